@@ -330,19 +330,6 @@ def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) 
     return found[1:]
 
 
-def _expanded_among_promising(
-    problem: LabelingProblem, ascent: DualAscent, budget: Budget, starts: Sequence[Ints] = ()
-) -> list[Ints]:
-    """Return labelings that expansion finds among the labels of low reduced costs, and those of the best start."""
-    reduced = ascent.reduced_costs()
-    part = PROMISING if len(problem.costs) <= LARGE else PROMISING / 2
-    most = part * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
-    start = min((reduced.argmin(axis=1), *starts), key=energy_of(problem, SHARES[0]).total)
-    promising = problem.allowed & (reduced <= most)
-    promising[np.arange(len(start)), start] = True
-    return _expanded(replace(problem, allowed=promising), [start], budget)
-
-
 class _Search:
     """Keeps the best labeling that was considered, by the cost of the plan: subgraphs are formed as they will be."""
 
@@ -425,11 +412,11 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total and len(problem.costs) <= LARGE:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                ascent = ascent or DualAscent(problem, self.detours)
+                ascent = ascent or self._ascent(problem, self.coupled.apart)
                 bound = max(bound, self._dual_bound(ascent, self.total, graph))
                 if bound < (1 - CLOSE) * self.total and ascent.bound:
                     # The reduced costs have calls now.
-                    self.consider(_expanded_among_promising(problem, ascent, budget))
+                    self.consider(self._expanded_among_promising(problem, ascent, budget))
                     self.move_subgraphs()
                 if self.coupled.is_merged and bound < self.total:
                     bound = max(bound, self._bound_of_single_atoms(budget))
@@ -460,21 +447,49 @@ class _Search:
         is_large = len(problem.costs) > LARGE
         if len(problem.costs) <= SMALL or (len(problem.launches) <= 2 and not is_large):
             return [], None
-        ascent = DualAscent(problem, self.detours)
+        ascent = self._ascent(problem, self.coupled.apart)
         if not ascent.steps:
             return [], ascent
         # After few steps, labels of low reduced costs may still be worse than a simple start.
         starts = starts if ascent.steps < START_STEPS else ()
         ascent.climb(min(START_STEPS, ascent.steps if is_large else ascent.steps * 3 // 4))
-        return _expanded_among_promising(problem, ascent, budget, starts), ascent
+        return self._expanded_among_promising(problem, ascent, budget, starts), ascent
+
+    def _ascent(self, problem: LabelingProblem, apart: Sequence[tuple[int, int]]) -> DualAscent:
+        ascent = DualAscent(problem, self.detours)
+        ascent.keep_apart(apart)
+        return ascent
+
+    def _expanded_among_promising(
+        self, problem: LabelingProblem, ascent: DualAscent, budget: Budget, starts: Sequence[Ints] = ()
+    ) -> list[Ints]:
+        """Return labelings that expansion finds among the labels of low reduced costs, and those of the best start.
+
+        It does not keep atoms apart, so that those that must be have only one label, the best one, the second time.
+        """
+        reduced = ascent.reduced_costs()
+        part = PROMISING if len(problem.costs) <= LARGE else PROMISING / 2
+        most = part * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
+        start = min((reduced.argmin(axis=1), *starts), key=energy_of(problem, SHARES[0]).total)
+        promising = problem.allowed & (reduced <= most)
+        promising[np.arange(len(start)), start] = True
+        found = _expanded(replace(problem, allowed=promising), [start], budget)
+        if self.coupled.apart and len(start) == len(self.problem.costs):
+            costs = np.minimum(reduced, 2.0**62).astype(np.int64)
+            start = self.coupled.separated(replace(problem, costs=costs), start)
+            ends = sorted({end for pair in self.coupled.apart for end in pair})
+            promising[ends] = start[ends, None] == np.arange(promising.shape[1])
+            found += _expanded(replace(problem, allowed=promising), [start], budget)
+        return found
 
     def _bound_of_single_atoms(self, budget: Budget) -> int:
         """Return the bound without the requests that merge atoms, but with calls; consider the labelings near it."""
         single, owner = self.single_atoms, self.coupled.owner
-        ascent = DualAscent(single, self.detours)
+        first = np.unique(owner, return_index=True)[1].tolist()
+        ascent = self._ascent(single, [(first[one], first[other]) for one, other in self.coupled.apart])
         bound = self._dual_bound(ascent, self.total, self.level.graph, self.labels[owner])
         if 0 < bound < (1 - CLOSE) * self.total:
-            found = _expanded_among_promising(single, ascent, budget)
+            found = self._expanded_among_promising(single, ascent, budget)
             ends = [np.unique(atoms, return_index=True)[1] for atoms in (owner, owner[::-1])]
             # Merged atoms go where the first of them goes, or the last.
             rows = [one[first] for labels in found for one, first in zip((labels, labels[::-1]), ends, strict=True)]
@@ -487,7 +502,8 @@ class _Search:
         problem = self.problem
         paid = int(prices.costs[np.arange(len(self.labels)), self.labels].sum())
         priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
-        return self._dual_bound(DualAscent(priced, self.detours), self.total + paid, graph) - prices.most
+        ascent = self._ascent(priced, self.coupled.apart)
+        return self._dual_bound(ascent, self.total + paid, graph) - prices.most
 
     def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None, labels: Ints | None = None) -> int:
         """Return a lower bound, with calls on paths through a graph; `total` is that of a labeling, the best one."""

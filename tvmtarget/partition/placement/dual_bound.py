@@ -111,14 +111,29 @@ class DualAscent:
         paths = {label: _path(labels.tolist(), graph, label) for label in np.flatnonzero(launches).tolist()}
         for label, path in paths.items():
             self._unary[label, path[0]] += launches[label]
-        calls = _energy_of_calls(self.problem, paths)
-        if not len(calls.producer):
+        self._add(_energy_of_calls(self.problem, paths))
+
+    def _add(self, pairs: Energy) -> None:
+        """Add edges between two atoms each."""
+        if not len(pairs.producer):
             return
-        every = np.arange(len(calls.producer))
-        sets = _sets(calls.pair_costs.shape[-1], 1)
-        self._parts.append(SetEdges(self.problem, calls, every, sets, are_values=False))
+        every, sets = np.arange(len(pairs.producer)), _sets(pairs.pair_costs.shape[-1], 1)
+        self._parts.append(SetEdges(self.problem, pairs, every, sets, are_values=False))
         self._parts[-1].exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
+
+    def keep_apart(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Add costs, as large as the whole, where two atoms have one label.
+
+        Args:
+            pairs: atoms that must have different labels.
+        """
+        if not self.steps or not pairs:
+            return
+        count = len(self.problem.domains)
+        first, second = np.array(pairs, dtype=np.int64).T
+        tables = np.broadcast_to(np.eye(count, dtype=np.int64) * self._most, (len(pairs), count, count))
+        self._add(_energy_of_pairs(self.problem, first, second, tables))
 
     def climb(self, steps: int, total: int | None = None) -> None:
         """Raise the bound.
@@ -210,16 +225,21 @@ def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]
     tables[numbers, :, entered] = problem.launches[entered, None]
     tables[numbers, entered, entered] = 0
     first, then = np.divmod(charged, atoms)
-    edges = np.arange(len(charged))
+    return _energy_of_pairs(problem, first, then, tables)
+
+
+def _energy_of_pairs(problem: LabelingProblem, first: Ints, second: Ints, tables: Ints) -> Energy:
+    """Return an edge for each two atoms, with a table of its costs by the labels of both."""
+    count, edges = len(problem.domains), np.arange(len(first))
     return Energy(
         costs=problem.costs,
         allowed=problem.allowed,
         producer=first,
-        source=np.zeros(len(charged), dtype=np.int64),
+        source=np.zeros(len(first), dtype=np.int64),
         owner=edges,
-        readers=then,
-        fixed=np.zeros((len(charged), count), dtype=np.bool_),
-        layer=np.zeros(len(charged), dtype=np.int64),
+        readers=second,
+        fixed=np.zeros((len(first), count), dtype=np.bool_),
+        layer=np.zeros(len(first), dtype=np.int64),
         groups=np.arange(count)[None],
         cost_index=edges,
         pair_costs=tables,
