@@ -7,10 +7,11 @@ two equally fast assignments, the one that follows the order of preference wins.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from itertools import cycle
+from itertools import cycle, permutations
 
 import numpy as np
 
@@ -50,6 +51,12 @@ ENUMERATED = 4096
 # Parts of a launch that are charged wherever a value passes between sites, tried beside 0. How many calls a labeling
 # needs is only known once subgraphs are formed, so no single part is right.
 SHARES = (0.5, 1.0)
+
+# Paths for which calls of labels with limited subgraphs get a price.
+MAX_PRICED = 4
+
+# So many candidates are moved within limits on subgraphs, by as many moves at most.
+MAX_LIMITED = 16
 
 # Above this many atoms only the first part is tried, and the dual has no calls.
 LARGE = 50_000
@@ -234,7 +241,7 @@ class CostChooser:
         if not len(search.labels) and self.coupled:
             apart = CoupledAtoms(np.arange(len(level.atoms)))
             search = _Search(level, matrix.problem, apart, self.feasibility.cache, self.detours)
-            bound = search.run(is_bounded=is_bounded)
+            bound = max(bound or 0, search.run(is_bounded=is_bounded) or 0)
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
 
@@ -344,13 +351,14 @@ class _Search:
         self.level = level
         self.cache = cache
         self.coupled = coupled
-        self.single_atoms = problem
+        self.single_atoms = coupled.without_unused(problem)
         self.problem = coupled.contracted(problem)
         self.capacity = coupled.capacity(level.capacity)
         self.energy = energy_of(self.problem, 0.0)
         self.labels: Ints = np.zeros(0, dtype=np.int64)
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
+        self.limited: set[bytes] = set()  # labelings that were moved within the limits on subgraphs
         self.climbed: set[bytes] = set()  # labelings whose neighbours were considered
         self.best_total = 2**63  # before climbing from another labeling
         self.prices: Prices | None = None  # of memories with capacities, for the bound
@@ -398,8 +406,7 @@ class _Search:
                 bound = max(bound, ascent.bound)
             if self.capacity is not None:
                 self.consider_within(self.capacity)
-            if len(self.labels):
-                self.move_subgraphs()
+            self.move_subgraphs()
             if len(self.labels) and SMALL < len(problem.costs) <= MOVED:
                 self.move_single_atoms()
             if len(self.labels) and len(problem.costs) <= SMALL:
@@ -409,16 +416,18 @@ class _Search:
                 proven = self.compare_better()
                 if proven is not None:
                     return proven
-            if len(self.labels) and is_bounded and bound < self.total and len(problem.costs) <= LARGE:
+            if is_bounded and bound < self.total and len(problem.costs) <= LARGE:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
                 ascent = ascent or self._ascent(problem, self.coupled.apart)
-                bound = max(bound, self._dual_bound(ascent, self.total, graph))
+                bound = max(bound, self._dual_bound(ascent, graph))
+                if graph is not None and bound < self.total:
+                    bound = max(bound, self._bound_within_limits(ascent, budget))
                 if bound < (1 - CLOSE) * self.total and ascent.bound:
                     # The reduced costs have calls now.
                     self.consider(self._expanded_among_promising(problem, ascent, budget))
                     self.move_subgraphs()
-                if self.coupled.is_merged and bound < self.total:
+                if self.coupled.is_merged and len(self.labels) and bound < self.total:
                     bound = max(bound, self._bound_of_single_atoms(budget))
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
@@ -483,33 +492,65 @@ class _Search:
         return found
 
     def _bound_of_single_atoms(self, budget: Budget) -> int:
-        """Return the bound without the requests that merge atoms, but with calls; consider the labelings near it."""
-        single, owner = self.single_atoms, self.coupled.owner
+        """Return the bound for single atoms, between which there are calls; consider the labelings near it."""
+        owner = self.coupled.owner
         first = np.unique(owner, return_index=True)[1].tolist()
-        ascent = self._ascent(single, [(first[one], first[other]) for one, other in self.coupled.apart])
-        bound = self._dual_bound(ascent, self.total, self.level.graph, self.labels[owner])
+        ascent = self._ascent(self.single_atoms, [(first[one], first[other]) for one, other in self.coupled.apart])
+        ascent.keep_together([(first[one], atom) for atom, one in enumerate(owner.tolist()) if atom != first[one]])
+        bound = self._dual_bound(ascent, self.level.graph, self.labels[owner])
         if 0 < bound < (1 - CLOSE) * self.total:
-            found = self._expanded_among_promising(single, ascent, budget)
-            ends = [np.unique(atoms, return_index=True)[1] for atoms in (owner, owner[::-1])]
-            # Merged atoms go where the first of them goes, or the last.
-            rows = [one[first] for labels in found for one, first in zip((labels, labels[::-1]), ends, strict=True)]
-            numbers = np.arange(len(self.labels))
-            self.consider([np.where(self.problem.allowed[numbers, row], row, self.labels) for row in rows])
+            self.consider(self._merged(self._expanded_among_promising(self.single_atoms, ascent, budget)))
             self.move_subgraphs()
-        return bound
+        return max(bound, self._bound_within_limits(ascent, budget))
+
+    def _merged(self, labelings: Sequence[Ints]) -> list[Ints]:
+        """Return labelings of variables that are near to some of atoms: all go where the first goes, or the last."""
+        owner, numbers = self.coupled.owner, np.arange(len(self.problem.costs))
+        ends = [np.unique(atoms, return_index=True)[1] for atoms in (owner, owner[::-1])]
+        rows = [one[first] for labels in labelings for one, first in zip((labels, labels[::-1]), ends, strict=True)]
+        others = self.labels if len(self.labels) else self.problem.allowed.argmax(axis=1)
+        return [np.where(self.problem.allowed[numbers, row], row, others) for row in rows]
+
+    def _bound_within_limits(self, ascent: DualAscent, budget: Budget) -> int:
+        """Return the bound with prices for calls of labels whose subgraphs are limited; consider labelings near it.
+
+        The ascent is that of single atoms.
+        """
+        problem = self.single_atoms if self.coupled.is_merged else self.problem
+        total, found = self.total if len(self.labels) else None, list[Ints]()
+        for _ in range(MAX_PRICED if self.coupled.most else 0):
+            priced = [ascent.limit_calls(*limit, self.level.graph, total) for limit in self.coupled.most]
+            if not any(priced):
+                break
+            costlier = replace(problem, launches=problem.launches + ascent.call_prices.astype(np.int64))
+            labelings = self._expanded_among_promising(costlier, ascent, budget)
+            found += labelings if problem is self.problem else self._merged(labelings)
+            self.consider(found)
+        if found:
+            self.mix_with(found[-MAX_MIXED:])
+            if SMALL < len(self.labels) <= MOVED:
+                self.move_single_atoms()
+        return ascent.bound
 
     def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
         problem = self.problem
         paid = int(prices.costs[np.arange(len(self.labels)), self.labels].sum())
         priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
         ascent = self._ascent(priced, self.coupled.apart)
-        return self._dual_bound(ascent, self.total + paid, graph) - prices.most
+        return self._dual_bound(ascent, graph, paid=paid) - prices.most
 
-    def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None, labels: Ints | None = None) -> int:
-        """Return a lower bound, with calls on paths through a graph; `total` is that of a labeling, the best one."""
+    def _dual_bound(
+        self, ascent: DualAscent, graph: AtomGraph | None, labels: Ints | None = None, paid: int = 0
+    ) -> int:
+        """Return a lower bound, with calls on paths through a graph.
+
+        `labels` are those of the best labeling by vertex of the graph, and `paid` is what it costs more by the ascent.
+        """
+        is_known = len(self.labels) > 0
         if graph is not None:
-            ascent.charge_calls(self.labels if labels is None else labels, graph)
-        ascent.climb(ascent.steps, total)
+            labels = self.labels if labels is None else labels
+            ascent.charge_calls(labels if is_known else ascent.least_labels(), graph)
+        ascent.climb(ascent.steps, self.total + paid if is_known else None)
         return ascent.bound
 
     def compare_better(self) -> int | None:
@@ -564,7 +605,7 @@ class _Search:
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
-        candidates = self._that_keep_apart(candidates)
+        candidates = self._that_keep_limits(self._that_keep_apart(candidates))
         if not candidates:
             return
         launches = self.problem.launches
@@ -624,6 +665,73 @@ class _Search:
         ]
         return [labels for labels in repaired if self.coupled.keeps(labels[None])[0]]
 
+    def _that_keep_limits(self, candidates: Sequence[Ints]) -> Sequence[Ints]:
+        """Return candidates, and what they become within the limits on subgraphs, if they are few."""
+        if not self.coupled.most or len(candidates) > MAX_LIMITED:
+            return candidates
+        found = {labels.tobytes(): labels for labels in candidates}
+        for key in [key for key in found if key not in self.limited]:
+            self.limited.add(key)
+            labels = self._within_limits_by_moves(found[key])
+            if labels is not None:
+                found.setdefault(labels.tobytes(), labels)
+        return [*found.values()]
+
+    def _within_limits_by_moves(self, labels: Ints) -> Ints | None:
+        """Make moves, each the cheapest one that leaves fewer subgraphs too many; None if that does not suffice."""
+        launches = self.coupled.scarce(self.problem.launches)
+        for _ in range(MAX_LIMITED):
+            subgraphs = self._grouped(labels, launches)
+            excess = self._excess(labels, subgraphs)
+            if not excess:
+                return labels
+            found = [*self._fewer(labels, subgraphs)] if len(subgraphs) * self.problem.allowed.size <= MIXING else []
+            if not found:
+                return None
+            rows = np.array(found)
+            rows = rows[self.coupled.keeps_apart(rows)]
+            for number in np.argsort(self._sums(rows)[0], kind="stable")[:MAX_TRIED].tolist():
+                if self._excess(rows[number], self._grouped(rows[number], launches)) < excess:
+                    labels = rows[number]
+                    break
+            else:
+                return None
+        return None
+
+    def _fewer(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> Iterator[Ints]:
+        """Yield labelings that may have fewer subgraphs of limited labels.
+
+        One subgraph moves to another label; or all that is between two subgraphs of a label moves there; or, of one
+        subgraph, what comes before another one, or after it, moves to the label of that one.
+        """
+        graph, owner, allowed = self.level.graph, self.coupled.owner, self.problem.allowed
+
+        def moved(atoms: Iterable[int], label: int) -> Iterator[Ints]:
+            variables = owner[sorted(atoms)]
+            if allowed[variables, label].all() and (labels[variables] != label).any():
+                row = labels.copy()
+                row[variables] = label
+                yield row
+
+        is_limited = np.any([mask for mask, _ in self.coupled.most], axis=0).tolist()
+        names = self._labels_of(labels, subgraphs)
+        behind = [graph.reachable(subgraph) for subgraph in subgraphs]
+        ahead = [graph.transposed.reachable(subgraph) for subgraph in subgraphs]
+        for subgraph in subgraphs:
+            for label in range(allowed.shape[1]):
+                yield from moved(subgraph, label)
+        for one, other in permutations(range(len(subgraphs)), 2):
+            if is_limited[names[one]] and names[one] == names[other] and behind[one] & ahead[other]:
+                yield from moved({*subgraphs[one], *(behind[one] & ahead[other]), *subgraphs[other]}, names[one])
+            elif is_limited[names[one]]:
+                for part in (behind[other], ahead[other]):
+                    if part.intersection(subgraphs[one]):
+                        yield from moved(part.intersection(subgraphs[one]), names[other])
+
+    def _excess(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> int:
+        """Return how many subgraphs of limited labels are too many."""
+        return self.coupled.excess(Counter(self._labels_of(labels, subgraphs)))
+
     def _labels_of(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> list[int]:
         found: list[int] = labels[self.coupled.owner[[subgraph[0] for subgraph in subgraphs]]].tolist()
         return found
@@ -662,7 +770,7 @@ class _Search:
         if not priced.fitting and not len(self.labels):  # raise the error that names what does not fit
             capacity.repaired(priced.labelings[0], problem.allowed, problem.costs)
         distinct = list({labels.tobytes(): labels for labels in priced.labelings}.values())
-        self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]], capacity)
+        self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]])
 
     def _priced(self, capacity: MemoryCapacity) -> PricedLabelings:
         """Return assignments by prices of memory; with memory reserved for values, those without, and a few more.
@@ -690,7 +798,7 @@ class _Search:
                 fitting.append(capacity.repaired(labels, problem.allowed, problem.costs))
         return PricedLabelings([*first.labelings, *more.labelings], fitting, more.prices)
 
-    def mix_with(self, others: Sequence[Ints], capacity: MemoryCapacity) -> None:
+    def mix_with(self, others: Sequence[Ints]) -> None:
         """Take sections of the program from other labelings, which need not fit, while that lowers the cost."""
         if not len(self.labels):
             return
@@ -702,7 +810,7 @@ class _Search:
         for number in range(min(MAX_MIXED_ROUNDS, MIXING // len(order))):
             source, before = next(sources), self.total
             rows = mixtures(self.labels, np.where(source < 0, self.labels, source), order, most)
-            rows = rows[capacity.fitting(rows)]
+            rows = rows[self._keeps(rows)]
             if len(rows):
                 totals, used = self._sums(rows)
                 cheapest = np.argsort(totals + used @ problem.launches, kind="stable")[:MAX_FORMED]
@@ -713,7 +821,7 @@ class _Search:
 
     def move_subgraphs(self) -> None:
         """Move whole subgraphs to other labels while that lowers the cost, in programs that are not too large."""
-        if len(self.problem.costs) + len(self.problem.readers) > MAX_DROPPED:
+        if not len(self.labels) or len(self.problem.costs) + len(self.problem.readers) > MAX_DROPPED:
             return
         moves = SubgraphMoves(self.problem)
 
@@ -741,25 +849,32 @@ class _Search:
             self._improve(neighbours, self.climbed)
 
     def move_single_atoms(self) -> None:
-        """Move single atoms to other labels, the most promising ones, while that lowers the cost."""
+        """Move single atoms to other labels, the most promising ones, while that lowers the cost.
+
+        Where the choices of atoms depend on each other, all atoms at a value move together, too.
+        """
         problem = self.problem
         for _ in range(MAX_ROUNDS):
-            before = self.total
-            others = problem.allowed.copy()
-            others[np.arange(len(others)), self.labels] = False
-            atoms, labels = np.nonzero(others)
-            if not len(atoms):
+            before, labels, moved = self.total, self.labels, self._moved_atoms()
+            if not len(moved):
                 break
-            moved = np.repeat(self.labels[None], len(atoms), axis=0)
-            moved[np.arange(len(atoms)), atoms] = labels
-            added = self._sums(moved)[0] - problem.total(self.labels)
+            added = self._sums(moved)[0] - problem.total(labels)
             order = np.argsort(added, kind="stable")[:MAX_TRIED]
             for number in order[added[order] < MAX_SAVED * problem.launches.max()].tolist():
-                one = self.labels.copy()
-                one[atoms[number]] = labels[number]
-                self.consider([one])
+                self.consider([np.where(moved[number] != labels, moved[number], self.labels)])
             if self.total == before:
                 break
+
+    def _moved_atoms(self) -> Ints:
+        if self._is_coupled:
+            rows = [*neighboring_labelings(self.problem, self.labels)]
+            return np.array(rows, dtype=np.int64).reshape(-1, len(self.labels))
+        others = self.problem.allowed.copy()
+        others[np.arange(len(others)), self.labels] = False
+        atoms, labels = np.nonzero(others)
+        moved = np.repeat(self.labels[None], len(atoms), axis=0)
+        moved[np.arange(len(atoms)), atoms] = labels
+        return moved
 
     @property
     def _is_coupled(self) -> bool:

@@ -90,7 +90,7 @@ class CoupledAtoms:
         Returns:
             A problem in which equal labels cost what they cost in `problem`.
         """
-        return self._without_unused(self._merged(problem))
+        return self.without_unused(self._merged(problem))
 
     def _merged(self, problem: LabelingProblem) -> LabelingProblem:
         if not self.is_merged:
@@ -108,8 +108,15 @@ class CoupledAtoms:
             readers=self.owner[problem.readers],
         )
 
-    def _without_unused(self, problem: LabelingProblem) -> LabelingProblem:
-        """Return a problem without the labels that may have no subgraph, where atoms may have another one."""
+    def without_unused(self, problem: LabelingProblem) -> LabelingProblem:
+        """Return a problem without the labels that may have no subgraph.
+
+        Args:
+            problem: a labeling problem.
+
+        Returns:
+            The problem, in which atoms that may have no other label keep theirs.
+        """
         unused = [mask for mask, most in self.most if not most]
         if not unused:
             return problem
@@ -159,13 +166,25 @@ class CoupledAtoms:
         Returns:
             A flag for each row.
         """
-        kept = np.ones(len(rows), dtype=np.bool_)
-        for first, second in (pair for pair in self.apart if pair[1] < rows.shape[1]):
-            kept &= rows[:, first] != rows[:, second]
+        kept = self.keeps_apart(rows)
         for mask, most in self.most:
             # Each label in use has a subgraph.
             used = sum((rows == label).any(axis=1).astype(np.int64) for label in np.flatnonzero(mask).tolist())
             kept &= used <= most
+        return kept
+
+    def keeps_apart(self, rows: Ints) -> Bools:
+        """Return which labelings keep variables apart.
+
+        Args:
+            rows: labelings, one per row; of the first variables at least.
+
+        Returns:
+            A flag for each row.
+        """
+        kept = np.ones(len(rows), dtype=np.bool_)
+        for first, second in (pair for pair in self.apart if pair[1] < rows.shape[1]):
+            kept &= rows[:, first] != rows[:, second]
         return kept
 
     def separated(self, problem: LabelingProblem, labels: Ints) -> Ints:
@@ -228,9 +247,19 @@ class CoupledAtoms:
         Returns:
             True if a limit is exceeded.
         """
-        return any(
-            sum(counts.get(label, 0) for label in np.flatnonzero(mask).tolist()) > most for mask, most in self.most
-        )
+        return self.excess(counts) > 0
+
+    def excess(self, counts: Mapping[int, int]) -> int:
+        """Return how many subgraphs are too many.
+
+        Args:
+            counts: the number of subgraphs by label.
+
+        Returns:
+            The sum over all limits.
+        """
+        totals = (sum(counts.get(label, 0) for label in np.flatnonzero(mask).tolist()) for mask, _ in self.most)
+        return sum(max(0, total - most) for total, (_, most) in zip(totals, self.most, strict=True))
 
 
 def with_scarce_calls(launches: Ints, limited: Bools, atoms: int) -> Ints:

@@ -10,7 +10,7 @@ O(1/k^2)", 1983), because the first steps are far from where they lead to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, combinations
 
 import numpy as np
@@ -49,6 +49,9 @@ MAX_SHARED = 200_000
 # Costs of copies, by type and two groups, above which there is no dual: tables of them would take much memory.
 MAX_COSTS = 4_000_000
 
+# Prices of the calls on a path that are tried, and the steps for each.
+TRIALS, TRIAL_STEPS = 8, 15
+
 _ENDLESS = float(np.iinfo(np.int64).max)
 
 _Floats = npt.NDArray[np.float64]
@@ -65,6 +68,7 @@ class DualAscent:
         bound: a cost that no labeling goes below; 0 where the problem is too large.
         steps: how many steps are left.
         is_relaxed: whether labels are in many groups, for which costs of copies are relaxed (`copy_edges.py`).
+        call_prices: what a call of each label is priced at beside its launch.
     """
 
     def __init__(self, problem: LabelingProblem, detours: Detours | None = None) -> None:
@@ -75,6 +79,7 @@ class DualAscent:
         self.problem = problem
         self.bound = 0
         self.steps = 0
+        self.call_prices: _Floats = np.zeros(len(problem.launches))
         if problem.pair_costs.size > MAX_COSTS:
             return
         energy = energy_of(problem, 0.0)
@@ -94,6 +99,7 @@ class DualAscent:
         for part in self._parts:
             part.exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
+        self._paid = 0.0  # for all calls that limits allow
 
     def charge_calls(self, labels: Ints, graph: AtomGraph) -> None:
         """Add costs of calls, which the bound then includes.
@@ -108,19 +114,76 @@ class DualAscent:
         launches = self.problem.launches
         if not self.steps or not launches.any():
             return
-        paths = {label: _path(labels.tolist(), graph, label) for label in np.flatnonzero(launches).tolist()}
+        paths = {label: _path(labels.tolist(), graph, {label}) for label in np.flatnonzero(launches).tolist()}
         for label, path in paths.items():
             self._unary[label, path[0]] += launches[label]
         self._add(_energy_of_calls(self.problem, paths))
 
-    def _add(self, pairs: Energy) -> None:
+    def _add(self, pairs: Energy) -> SetEdges:
         """Add edges between two atoms each."""
-        if not len(pairs.producer):
-            return
         every, sets = np.arange(len(pairs.producer)), _sets(pairs.pair_costs.shape[-1], 1)
-        self._parts.append(SetEdges(self.problem, pairs, every, sets, are_values=False))
-        self._parts[-1].exclude(self._unary, self._most)
-        self._shares = _Shares(self._unary.shape[1], self._parts)
+        part = SetEdges(self.problem, pairs, every, sets, are_values=False)
+        if len(every):
+            self._parts.append(part)
+            part.exclude(self._unary, self._most)
+            self._shares = _Shares(self._unary.shape[1], self._parts)
+        return part
+
+    def limit_calls(self, limited: Bools, most: int, graph: AtomGraph, total: int | None) -> bool:
+        """Price the calls of labels whose number is limited.
+
+        No path may enter these labels more often (Lagrangian relaxation). One path is priced: the one that enters them
+        most often where each atom has the label of the least reduced cost.
+
+        Args:
+            limited: a mask of labels.
+            most: the most calls of these labels.
+            graph: dependences between the atoms.
+            total: the cost of a known labeling, near which the ascent ends.
+
+        Returns:
+            False if that path is within the limit already.
+        """
+        if not self.steps:
+            return False
+        members = set(np.flatnonzero(limited).tolist())
+        labels = self.least_labels().tolist()
+        path = _path(labels, graph, members)
+        if _entered(labels, path, members) <= most:
+            return False
+        is_entered = limited & ~np.eye(len(limited), dtype=np.bool_)
+        ends = np.array(path, dtype=np.int64)
+        part = self._add(_energy_of_pairs(self.problem, ends[:-1], ends[1:], is_entered.astype(np.int64)))
+        unit = part.tables.copy()
+        part.tables[:] = 0.0
+
+        def charge(more: float) -> None:
+            part.tables[:] += more * unit
+            self._unary[limited, path[0]] += more
+            self.call_prices[limited] += more
+            self._paid += most * more
+
+        known, price, best = self.bound, 0.0, 0.0
+        least, highest, step = 0.0, np.inf, known / len(self.problem.costs)
+        for _ in range(TRIALS):
+            new = min(2 * price + step, (least + highest) / 2)
+            charge(new - price)
+            price, self.bound = new, 0
+            self.climb(TRIAL_STEPS, total)
+            if self.bound > known:
+                known, best = self.bound, price
+            if _entered(self.least_labels().tolist(), path, members) > most:
+                least = price
+            else:
+                highest = price
+        charge(best - price)
+        self.bound = known
+        return True
+
+    def least_labels(self) -> Ints:
+        """Return the labels of the least reduced costs."""
+        labels: Ints = self.reduced_costs().argmin(axis=1)
+        return labels
 
     def keep_apart(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Add costs, as large as the whole, where two atoms have one label.
@@ -128,12 +191,20 @@ class DualAscent:
         Args:
             pairs: atoms that must have different labels.
         """
-        if not self.steps or not pairs:
-            return
-        count = len(self.problem.domains)
-        first, second = np.array(pairs, dtype=np.int64).T
-        tables = np.broadcast_to(np.eye(count, dtype=np.int64) * self._most, (len(pairs), count, count))
-        self._add(_energy_of_pairs(self.problem, first, second, tables))
+        self._require(pairs, np.eye(len(self.problem.domains), dtype=np.bool_))
+
+    def keep_together(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Add costs, as large as the whole, where two atoms have different labels.
+
+        Args:
+            pairs: atoms that must have the same label.
+        """
+        self._require(pairs, ~np.eye(len(self.problem.domains), dtype=np.bool_))
+
+    def _require(self, pairs: Sequence[tuple[int, int]], is_broken: Bools) -> None:
+        if self.steps and pairs:
+            first, second = np.array(pairs, dtype=np.int64).T
+            self._add(_energy_of_pairs(self.problem, first, second, is_broken * self._most))
 
     def climb(self, steps: int, total: int | None = None) -> None:
         """Raise the bound.
@@ -145,7 +216,7 @@ class DualAscent:
         steps = min(steps, self.steps)
         if not steps:
             return
-        enough = np.inf if total is None else (1 - NEAR) * total
+        enough = np.inf if total is None else (1 - NEAR) * total + self._paid
         slow = SLOW * (self._most if total is None else total)
         best, earlier = 0.0, 0.0
         for part in self._parts:
@@ -169,7 +240,7 @@ class DualAscent:
                 if step % SHARING == 0:
                     part.share()
         # Sums of floating point numbers may be too large by a little.
-        self.bound = max(self.bound, int(best * (1 - 1e-9)) - 1 - self._saved)
+        self.bound = max(self.bound, int((best - self._paid) * (1 - 1e-9)) - 1 - self._saved)
 
     def reduced_costs(self) -> _Floats:
         """Return how much more each label costs than the best one of its atom.
@@ -229,7 +300,7 @@ def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]
 
 
 def _energy_of_pairs(problem: LabelingProblem, first: Ints, second: Ints, tables: Ints) -> Energy:
-    """Return an edge for each two atoms, with a table of its costs by the labels of both."""
+    """Return an edge for each two atoms, with a table of its costs by the labels of both, or one table for all."""
     count, edges = len(problem.domains), np.arange(len(first))
     return Energy(
         costs=problem.costs,
@@ -241,21 +312,21 @@ def _energy_of_pairs(problem: LabelingProblem, first: Ints, second: Ints, tables
         fixed=np.zeros((len(first), count), dtype=np.bool_),
         layer=np.zeros(len(first), dtype=np.int64),
         groups=np.arange(count)[None],
-        cost_index=edges,
-        pair_costs=tables,
+        cost_index=edges if tables.ndim > 2 else np.zeros_like(edges),
+        pair_costs=tables.reshape(-1, count, count),
     )
 
 
-def _path(labels: list[int], graph: AtomGraph, label: int) -> list[int]:
-    """Return a path that enters a label as often as any does."""
-    has_label = [own == label for own in labels]
-    entered = [int(own) for own in has_label]  # the most that a path from here enters, this atom as the first
+def _path(labels: list[int], graph: AtomGraph, members: Collection[int]) -> list[int]:
+    """Return a path that enters some labels as often as any does."""
+    is_member = [own in members for own in labels]
+    entered = [int(own) for own in is_member]  # the most that a path from here enters, this atom as the first
     then = [-1] * len(labels)
     for atom in reversed(graph.topological_order):
-        most, following, own = entered[atom], -1, has_label[atom]
+        most, following, own = entered[atom], -1, is_member[atom]
         for target in graph.successors[atom]:
             # Where both atoms have the label, entering the second is not another time.
-            more = entered[target] + 1 if own and not has_label[target] else entered[target]
+            more = entered[target] + 1 if own and labels[target] != labels[atom] else entered[target]
             if more > most or (more == most and following < 0):
                 most, following = more, target
         entered[atom], then[atom] = most, following
@@ -263,6 +334,12 @@ def _path(labels: list[int], graph: AtomGraph, label: int) -> list[int]:
     while then[path[-1]] >= 0:
         path.append(then[path[-1]])
     return path
+
+
+def _entered(labels: list[int], path: Sequence[int], members: Collection[int]) -> int:
+    """Return how often a path enters some labels."""
+    before = (-1, *(labels[atom] for atom in path[:-1]))
+    return sum(labels[atom] in members and labels[atom] != label for label, atom in zip(before, path, strict=True))
 
 
 def _sets(width: int, most: int) -> Bools:

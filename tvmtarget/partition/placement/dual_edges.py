@@ -170,6 +170,9 @@ class SetEdges(Edges):
         sets: masks of the sets, in order of size.
         detours: what values may save.
         are_values: whether the edges are values of the problem.
+
+    Attributes:
+        tables: the costs by group of the tail, set, and kind of edge.
     """
 
     def __init__(
@@ -205,9 +208,9 @@ class SetEdges(Edges):
         for kind, edge in enumerate(edges[firsts].tolist()):
             if energy.producer[edge] < 0:
                 tables[kind] = tables[kind, energy.source[edge]]
-        self._tables = np.ascontiguousarray(np.moveaxis(tables, 0, 2))
+        self.tables = np.ascontiguousarray(np.moveaxis(tables, 0, 2))
         self._kinds = None if np.array_equal(kinds, np.arange(len(edges))) else kinds
-        self._blocks = _blocks(owner, len(edges), self._tables.shape)
+        self._blocks = _blocks(owner, len(edges), self.tables.shape)
         self._minima = np.empty(len(edges)), np.empty_like(self.to_tail), np.empty_like(self.to_reader)
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
@@ -226,9 +229,9 @@ class SetEdges(Edges):
         for number, (before, last) in enumerate(self._parts, start=width):
             np.minimum(nearest[before], nearest[last], out=nearest[number])
         if self._kinds is None:
-            np.add(self._tables[:, :, block.edges], block.sum(nearest), out=table)
+            np.add(self.tables[:, :, block.edges], block.sum(nearest), out=table)
         else:
-            self._tables.take(self._kinds[block.edges], axis=2, out=table, mode="clip")
+            self.tables.take(self._kinds[block.edges], axis=2, out=table, mode="clip")
             table += block.sum(nearest)
         table.min(axis=1, out=by_tail[:, block.edges])
         table -= self.to_tail[:, None, block.edges]

@@ -7,7 +7,7 @@ choice of the next label; with two labels the result is optimal. O((V + E) log V
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
@@ -75,6 +75,23 @@ class AtomGraph:
             for target in targets:
                 predecessors[target].append(vertex)
         return AtomGraph(predecessors)
+
+    def reachable(self, vertices: Iterable[int]) -> set[int]:
+        """Return the vertices that paths from some vertices lead to.
+
+        Args:
+            vertices: where paths start.
+
+        Returns:
+            These vertices and all behind them.
+        """
+        waiting = list(vertices)
+        found = set(waiting)
+        while waiting:
+            new = [target for target in self.successors[waiting.pop()] if target not in found]
+            found.update(new)
+            waiting += new
+        return found
 
     @cached_property
     def topological_order(self) -> Sequence[int]:
