@@ -189,7 +189,7 @@ def test_values_that_cannot_fit_are_rejected_with_the_operation_and_the_bytes():
         tt.decompose(chain(5), tree(4 * VALUE - 1), where={"op:Relu": "@b", "add": "@b"})
 
 
-def test_an_operation_whose_values_alone_are_too_large_is_off_a_memory_from_the_beginning():
+def test_an_operation_that_alone_is_too_large_is_off_a_memory_from_the_beginning():
     small, given = tree(2 * VALUE - 1), costs(50.0, 5.0)
     plan = tt.decompose(chain(70), small, given)
     assert not on(plan, "b")
@@ -198,6 +198,9 @@ def test_an_operation_whose_values_alone_are_too_large_is_off_a_memory_from_the_
     assert reason in str(plan.explain("n1"))
     with pytest.raises(InfeasibleError, match=f"op 'n3' .*{reason}; @a: CONSTRAINT"):
         tt.decompose(chain(70), small, given, where={"n3": "@b"})
+    plan = tt.decompose(layers(40), tree(WEIGHT + 2 * VALUE - 1), given)
+    assert plan.prediction.lower_bound == plan.prediction.total
+    assert "operands and results of 512 bytes, beside 16 KiB of weights" in str(plan.explain("n1"))
 
 
 def test_weights_leave_room_for_values():

@@ -116,9 +116,9 @@ def fits_memories(plan: Decomposition) -> bool:
 
 
 def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tuple[int, str], str]:
-    """Return the operations whose values are too large for memories even if they run alone.
+    """Return the operations that are too large for memories even if they run alone.
 
-    Operands and results are there at the same time.
+    Operands and results are there at the same time, beside the weights.
 
     Args:
         program: the flat program.
@@ -136,18 +136,22 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
     for index, call in enumerate(program.body):
         if call.regions:
             continue
-        needed = 0
-        names = {*call.inputs, *(value.name for value in call.outputs)} - {""}
-        for name in names:
+        values = weights = 0
+        for name in {*call.inputs, *(value.name for value in call.outputs)} - {""}:
+            if name in program.constants:
+                weights += program.constants[name].data.nbytes
+                continue
             if name not in sizes:
-                # Weights have messages of their own (`memory_capacity.py`).
-                sizes[name] = 0 if name in program.constants else _nbytes(program, estimates, name) or 0
-            needed += sizes[name]
+                sizes[name] = _nbytes(program, estimates, name) or 0
+            values += sizes[name]
         for path, domain in leaves:
-            if needed > limits[domain]:
+            limit = limits[domain]
+            # Weights that alone are too large have messages of their own (`memory_capacity.py`).
+            if values > limit or (values and weights <= limit < values + weights):
+                beside = f", beside {bytes_text(weights)} of weights" if values <= limit else ""
                 found[index, path] = (
-                    f"memory {domain!r} of {bytes_text(limits[domain])} is too small for its operands and results of "
-                    f"{bytes_text(needed)}"
+                    f"memory {domain!r} of {bytes_text(limit)} is too small for its operands and results of "
+                    f"{bytes_text(values)}{beside}"
                 )
     return found
 
