@@ -235,6 +235,18 @@ def test_an_operation_is_not_compared_with_a_leaf_that_cannot_hold_its_weights()
     assert plan.sensitivity("n3").longer == {}
 
 
+@pytest.mark.parametrize(("slow", "fast"), [(50.0, 5.0), (6.0, 5.0)])
+def test_what_had_to_leave_a_memory_for_its_values_may_be_there_in_other_plans(slow, fast):
+    kinds = {"a": slow, "b": fast}
+    ops = tuple(OpCost(site, op=op, time=time) for op in ("Relu", "Add") for site, time in kinds.items())
+    plan = tt.decompose(chain(3), tree(3 * VALUE), replace(costs(slow, fast), ops=ops))
+    for name, site in plan.sites().items():
+        assert plan.what_if(name, f"@{site}").prediction.total == plan.prediction.total
+        for other, longer in plan.sensitivity(name).longer.items():
+            assert plan.what_if(name, f"@{other}").prediction.total - plan.prediction.total == longer
+    assert plan.sensitivity("n2").longer.keys() == kinds.keys() - {plan.sites()["n2"]}
+
+
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
 def test_operations_keep_their_sites_as_far_as_memories_hold_their_weights(given):
     plan = tt.decompose(layers(3), tree(4 * WEIGHT + ROOM), given)

@@ -184,14 +184,31 @@ def _without_crowded(
     request: Request, plan: Decomposition, sites: Mapping[str, str] | None, full: Sequence[MemoryUse]
 ) -> Decomposition:
     """Plan again with the operations elsewhere that run while a memory is too full."""
-    refused = dict(plan.feasibility.refused)
-    for use in full:
-        reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
-        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
-        refused |= {(index, leaf): reason for index in use.crowded for leaf in leaves}
-    feasibility = plan.feasibility.replace(refused=refused)
-    feasibility.check_all()
-    return with_weights(request, feasibility, sites)
+    # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
+    for crowded in ([use.crowded for use in full], [_ops_in(plan, use.memory) for use in full]):
+        leaving = dict[tuple[int, str], str]()
+        for use, calls in zip(full, crowded, strict=True):
+            reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
+            leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
+            leaving |= {(index, leaf): reason for index in calls for leaf in leaves}
+        refused = plan.feasibility.refused
+        stuck = frozenset(plan.feasibility.replace(refused={**refused, **leaving}).unsupported())
+        leaving = {one: reason for one, reason in leaving.items() if one[0] not in stuck}
+        if leaving.keys() - refused.keys():
+            feasibility = plan.feasibility.replace(refused={**refused, **leaving})
+            feasibility.check_all()
+            return with_weights(request, feasibility, sites)
+    raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
+
+
+def _ops_in(plan: Decomposition, memory: str) -> list[int]:
+    """Return the operations that a plan has in a memory."""
+    sites = plan.sites()
+    return [
+        index
+        for index, call in enumerate(plan.program.body)
+        if call.source in sites and plan.topology[sites[call.source]].domain == memory
+    ]
 
 
 def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:

@@ -173,7 +173,8 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
         raise TargetError(f"{op!r} has no sensitivity, as {why}; pass costs (--costs) that cover it")
     longer: dict[str, int] = {}
     for leaf in plan.feasibility.leaves:
-        reason = plan.feasibility.unsupported_reason(index, leaf)
+        # What had to leave a memory in this plan may stay there in another one.
+        reason = plan.unpinned.unsupported_reason(index, leaf)
         # A pattern that overlaps a present match may be chosen in another plan, so OVERLAP excludes no leaf for good.
         if leaf.path == here or (reason is not None and reason.code != "OVERLAP"):
             continue
