@@ -5,6 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from models import small
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
@@ -245,6 +246,46 @@ def test_what_had_to_leave_a_memory_for_its_values_may_be_there_in_other_plans(s
         for other, longer in plan.sensitivity(name).longer.items():
             assert plan.what_if(name, f"@{other}").prediction.total - plan.prediction.total == longer
     assert plan.sensitivity("n2").longer.keys() == kinds.keys() - {plan.sites()["n2"]}
+
+
+def test_an_operation_moves_to_a_memory_where_others_keep_their_sites():
+    """Planned again with n6 on @s/b, others would be too large for its memory, and leave it."""
+    ops = ["Sin", "Gemm", "Div", "MatMul", "MatMul", "Gemm", "Add"]
+    reads = ["x", "v0 w0", "v0 v1", "x w1", "v1 w2", "v3 w0", "v5 w3"]
+    nodes = [
+        helper.make_node(op, names.split(), [f"v{index}"], name=f"n{index}")
+        for index, (op, names) in enumerate(zip(ops, reads, strict=True))
+    ]
+    weights = {f"w{index}": np.ones((64, 64) if index < 3 else (16, 64), np.float32) for index in range(4)}
+    module = tt.IRModule.from_onnx(small(*nodes, outputs=("v2", "v4", "v6"), shape=(16, 64), **weights))
+    times = {
+        "Sin": (18, 216, 206),
+        "Gemm": (3, 17, 24),
+        "Div": (7, 44, 75),
+        "MatMul": (15, 91, 99),
+        "Add": (15, 103, 201),
+    }
+    leaves = ("s/b", "s/c", "a")
+    given = Costs(
+        sites={"s/b": SiteCost(launch=10.0, capacity=18636), "s/c": SiteCost(launch=30.0), "a": SiteCost(launch=30.0)},
+        links=(
+            LinkCost("a", "s", 38.0, 5e8),
+            LinkCost("s", "a", 6.0, 1e9),
+            LinkCost("s/b", "s/c", 9.0, 1e9),
+            LinkCost("s/c", "s/b", 9.0, 5e8),
+        ),
+        ops=tuple(
+            OpCost(leaf, op=op, time=float(time))
+            for op, row in times.items()
+            for leaf, time in zip(leaves, row, strict=True)
+        ),
+    )
+    system = tt.Target.parse("[b=numpy,c=numpy](host=@c)").replace(memory=(tt.Memory(name="mb", of=("b",)),), name="s")
+    board = tt.Target.parse("[s=numpy,a=numpy](host=@a)")
+    board = board.replace(targets=(system, board.targets[1]))
+    plan = tt.decompose(module, board, given, where={"n3": "@a"})
+    sites = {f"n{index}": f"@{leaf}" for index, leaf in enumerate(("s/b", "s/c", "s/c", "a", "s/c", "s/c", "s/b"))}
+    assert plan.prediction.total <= plan.what_if(sites).prediction.total
 
 
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])

@@ -66,6 +66,9 @@ MAX_MOVES, MOVABLE = 16, 1000
 # Operations that may return to memories, and the number of operations above which none are tried.
 MAX_RETURNED, RETURNABLE = 16, 64
 
+# Moves that are tried where memories are limited, in programs of at most MAX_MOVED operations.
+MAX_MEMORY_MOVES = 32
+
 # Joint choices of sites whose memories are looked at, and those that are planned.
 MAX_SCREENED, MAX_FITTING = 256, 64
 
@@ -199,7 +202,7 @@ def improved_limits(
 
 
 def improved_memories(plan: Decomposition, feasibility: Feasibility, plan_again: _Planner) -> Decomposition:
-    """Bring back operations that left memories, then try the next joint choices of sites.
+    """Return operations to memories, try the next joint choices, and move single operations.
 
     Args:
         plan: a plan that the memories hold, for which values were given room, or operations excluded from memories.
@@ -209,7 +212,7 @@ def improved_memories(plan: Decomposition, feasibility: Feasibility, plan_again:
     Returns:
         The best plan found that the memories hold.
     """
-    return _with_next_fitting(_with_returned(plan, feasibility, plan_again), feasibility)
+    return _with_moved(_with_next_fitting(_with_returned(plan, feasibility, plan_again), feasibility), feasibility)
 
 
 def _with_returned(plan: Decomposition, feasibility: Feasibility, plan_again: _Planner) -> Decomposition:
@@ -269,6 +272,32 @@ def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decompo
         full |= {(memory, users[memory]) for memory in missing if memory in users}
         if not missing and by_preference_and_rank(other) <= by_preference_and_rank(best):
             best = other
+    if best is first:
+        return plan
+    verify_plan(best.program, best.feasibility, best.module, best.outlined)
+    return best
+
+
+def _with_moved(plan: Decomposition, feasibility: Feasibility) -> Decomposition:
+    """Move single operations while that is better and memories hold the plan; at most MAX_MEMORY_MOVES are tried.
+
+    A plan that is made again with one operation elsewhere may be too large for a memory, so that others leave it.
+    """
+    options, program = plan.options, feasibility.program
+    if options.costs is None or plan.prediction is None or options.objective != "latency":
+        return plan
+    if len(program.body) > MAX_MOVED or program.bodies:
+        return plan
+    estimates = Estimates(program, options.costs)
+    coupled, by_cost = coupled_ops(program, options), CachedChooser.of(feasibility, estimates)
+    first = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
+
+    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
+        for sites in _promising_sites(plan, estimates):
+            other = _planned(plan, PinnedChooser(sites, program.body, by_cost, estimates), coupled)
+            yield other if other is not None and fits_memories(other) else None
+
+    best = _climbed(first, moved, MAX_MEMORY_MOVES)
     if best is first:
         return plan
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
