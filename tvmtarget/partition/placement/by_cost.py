@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from itertools import cycle, permutations
+from itertools import cycle
 
 import numpy as np
 
@@ -34,7 +34,13 @@ from tvmtarget.partition.placement.energy import (
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import PricedLabelings, Prices, priced_labelings
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option, level_of
-from tvmtarget.partition.placement.local_search import SubgraphMoves, mixtures, neighboring_labelings, paired
+from tvmtarget.partition.placement.local_search import (
+    SubgraphMoves,
+    mixtures,
+    neighboring_labelings,
+    paired,
+    with_fewer_subgraphs,
+)
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.plan_cache import PlanCache, digest
@@ -241,7 +247,7 @@ class CostChooser:
         if not len(search.labels) and self.coupled:
             apart = CoupledAtoms(np.arange(len(level.atoms)))
             search = _Search(level, matrix.problem, apart, self.feasibility.cache, self.detours)
-            bound = max(bound or 0, search.run(is_bounded=is_bounded) or 0)
+            bound = max(bound, search.run(is_bounded=is_bounded))
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
 
@@ -365,75 +371,85 @@ class _Search:
         self.detours = detours
         self.most_saved = 0 if detours is None else detours.most(self.problem)
 
-    def run(self, *, is_bounded: bool) -> int | None:
+    def run(self, *, is_bounded: bool) -> int:
         """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
 
         Where labelings are many, the bound is only tight with `is_bounded`.
         """
-        problem, bound = self.problem, None
-        preferred = first_option(problem.allowed, self.coupled.all_of(self.level.favoured))
-        enumerated = enumerate_labelings(problem, ENUMERATED)
+        preferred = first_option(self.problem.allowed, self.coupled.all_of(self.level.favoured))
+        enumerated = enumerate_labelings(self.problem, ENUMERATED)
         if len(enumerated):
             self.consider([preferred, *enumerated])
             bound = self.bound_of(enumerated)
         else:
-            work = WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE
-            budget = Budget(work, cache=self.cache)
-            starts = list(_starts(problem))
-            if len(problem.costs) <= FEW:
-                self.consider([preferred, *starts])
-                self.move_atoms()
-                bound = self.compare_better()
-                if bound is not None:
-                    return bound
-                self.labels, self.total, self.formed, self.climbed = self.labels[:0], 2**63, set(), set()
-            found, ascent = self._expanded_from_dual(problem, budget, starts)
-            is_exact = not found and len(problem.launches) == 2
-            if not found or len(problem.costs) <= DIVERSE:
-                found += _expanded(problem, starts, budget)
-            found += [
-                labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget, starts)[0]
-            ]
-            if len(problem.costs) <= SMALL:
-                found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
-            relaxed = problem.relaxed()
-            if relaxed is not problem and is_exact:
-                found.insert(0, expand_labels(relaxed, 0.0, budget))
-            self.consider([preferred, *starts, *found])
-            is_exact &= budget.is_sufficient
-            bound = max(0, _lower_bound(relaxed, found[0] if is_exact else None) - self.most_saved)
-            if ascent is not None:
-                bound = max(bound, ascent.bound)
-            if self.capacity is not None:
-                self.consider_within(self.capacity)
-            self.move_subgraphs()
-            if len(self.labels) and SMALL < len(problem.costs) <= MOVED:
-                self.move_single_atoms()
-            if len(self.labels) and len(problem.costs) <= SMALL:
-                self.move_atoms()
-                if self._is_coupled:
-                    self.climb_from([preferred, *starts, *found])
-                proven = self.compare_better()
-                if proven is not None:
-                    return proven
-            if is_bounded and bound < self.total and len(problem.costs) <= LARGE:
-                # Merged atoms may form cycles, on which nothing is a path.
-                graph = None if self.coupled.is_merged else self.level.graph
-                ascent = ascent or self._ascent(problem, self.coupled.apart)
-                bound = max(bound, self._dual_bound(ascent, graph))
-                if graph is not None and bound < self.total:
-                    bound = max(bound, self._bound_within_limits(ascent, budget))
-                if bound < (1 - CLOSE) * self.total and ascent.bound:
-                    # The reduced costs have calls now.
-                    self.consider(self._expanded_among_promising(problem, ascent, budget))
-                    self.move_subgraphs()
-                if self.coupled.is_merged and len(self.labels) and bound < self.total:
-                    bound = max(bound, self._bound_of_single_atoms(budget))
-                # Without a price this would be the same bound again.
-                if self.prices is not None and self.prices.costs.any() and bound < self.total:
-                    bound = max(bound, self._bound_within_capacity(self.prices, graph))
+            bound = self._solve(preferred, is_bounded=is_bounded)
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
+        return bound
+
+    def _solve(self, preferred: Ints, *, is_bounded: bool) -> int:
+        """Find labelings by branch and bound if atoms are few, else by cuts and local search; return a lower bound."""
+        problem = self.problem
+        work = WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE
+        budget = Budget(work, cache=self.cache)
+        starts = list(_starts(problem))
+        if len(problem.costs) <= FEW:
+            self.consider([preferred, *starts])
+            self.move_atoms()
+            proven = self.compare_better()
+            if proven is not None:
+                return proven
+            self.labels, self.total, self.formed, self.climbed = self.labels[:0], 2**63, set(), set()
+        found, ascent = self._expanded_from_dual(problem, budget, starts)
+        is_exact = not found and len(problem.launches) == 2
+        if not found or len(problem.costs) <= DIVERSE:
+            found += _expanded(problem, starts, budget)
+        found += [
+            labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget, starts)[0]
+        ]
+        if len(problem.costs) <= SMALL:
+            found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
+        relaxed = problem.relaxed()
+        if relaxed is not problem and is_exact:
+            found.insert(0, expand_labels(relaxed, 0.0, budget))
+        self.consider([preferred, *starts, *found])
+        is_exact &= budget.is_sufficient
+        bound = max(0, _lower_bound(relaxed, found[0] if is_exact else None) - self.most_saved)
+        if ascent is not None:
+            bound = max(bound, ascent.bound)
+        if self.capacity is not None:
+            self.consider_within(self.capacity)
+        self.move_subgraphs()
+        if len(self.labels) and SMALL < len(problem.costs) <= MOVED:
+            self.move_single_atoms()
+        if len(self.labels) and len(problem.costs) <= SMALL:
+            self.move_atoms()
+            if self._is_coupled:
+                self.climb_from([preferred, *starts, *found])
+            proven = self.compare_better()
+            if proven is not None:
+                return proven
+        if is_bounded and bound < self.total and len(problem.costs) <= LARGE:
+            bound = self._with_calls(bound, ascent, budget)
+        return bound
+
+    def _with_calls(self, bound: int, ascent: DualAscent | None, budget: Budget) -> int:
+        """Return a lower bound that has calls, or the known one if that is higher; consider the labelings near it."""
+        # Merged atoms may form cycles, on which nothing is a path.
+        graph = None if self.coupled.is_merged else self.level.graph
+        ascent = ascent or self._ascent(self.problem, self.coupled.apart)
+        bound = max(bound, self._dual_bound(ascent, graph))
+        if graph is not None and bound < self.total:
+            bound = max(bound, self._bound_within_limits(ascent, budget))
+        if bound < (1 - CLOSE) * self.total and ascent.bound:
+            # The reduced costs have calls now.
+            self.consider(self._expanded_among_promising(self.problem, ascent, budget))
+            self.move_subgraphs()
+        if self.coupled.is_merged and len(self.labels) and bound < self.total:
+            bound = max(bound, self._bound_of_single_atoms(budget))
+        # Without a price this would be the same bound again.
+        if self.prices is not None and self.prices.costs.any() and bound < self.total:
+            bound = max(bound, self._bound_within_capacity(self.prices, graph))
         return bound
 
     def _within_limits(self) -> Iterator[LabelingProblem]:
@@ -679,17 +695,21 @@ class _Search:
 
     def _within_limits_by_moves(self, labels: Ints) -> Ints | None:
         """Make moves, each the cheapest one that leaves fewer subgraphs too many; None if that does not suffice."""
-        launches = self.coupled.scarce(self.problem.launches)
+        problem, coupled = self.problem, self.coupled
+        launches = coupled.scarce(problem.launches)
+        is_limited = np.any([mask for mask, _ in coupled.most], axis=0)
         for _ in range(MAX_LIMITED):
             subgraphs = self._grouped(labels, launches)
             excess = self._excess(labels, subgraphs)
             if not excess:
                 return labels
-            found = [*self._fewer(labels, subgraphs)] if len(subgraphs) * self.problem.allowed.size <= MIXING else []
+            if len(subgraphs) * problem.allowed.size > MIXING:
+                return None
+            found = [*with_fewer_subgraphs(problem, self.level.graph, coupled.owner, labels, subgraphs, is_limited)]
             if not found:
                 return None
             rows = np.array(found)
-            rows = rows[self.coupled.keeps_apart(rows)]
+            rows = rows[coupled.keeps_apart(rows)]
             for number in np.argsort(self._sums(rows)[0], kind="stable")[:MAX_TRIED].tolist():
                 if self._excess(rows[number], self._grouped(rows[number], launches)) < excess:
                     labels = rows[number]
@@ -697,36 +717,6 @@ class _Search:
             else:
                 return None
         return None
-
-    def _fewer(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> Iterator[Ints]:
-        """Yield labelings that may have fewer subgraphs of limited labels.
-
-        One subgraph moves to another label; or all that is between two subgraphs of a label moves there; or, of one
-        subgraph, what comes before another one, or after it, moves to the label of that one.
-        """
-        graph, owner, allowed = self.level.graph, self.coupled.owner, self.problem.allowed
-
-        def moved(atoms: Iterable[int], label: int) -> Iterator[Ints]:
-            variables = owner[sorted(atoms)]
-            if allowed[variables, label].all() and (labels[variables] != label).any():
-                row = labels.copy()
-                row[variables] = label
-                yield row
-
-        is_limited = np.any([mask for mask, _ in self.coupled.most], axis=0).tolist()
-        names = self._labels_of(labels, subgraphs)
-        behind = [graph.reachable(subgraph) for subgraph in subgraphs]
-        ahead = [graph.transposed.reachable(subgraph) for subgraph in subgraphs]
-        for subgraph in subgraphs:
-            for label in range(allowed.shape[1]):
-                yield from moved(subgraph, label)
-        for one, other in permutations(range(len(subgraphs)), 2):
-            if is_limited[names[one]] and names[one] == names[other] and behind[one] & ahead[other]:
-                yield from moved({*subgraphs[one], *(behind[one] & ahead[other]), *subgraphs[other]}, names[one])
-            elif is_limited[names[one]]:
-                for part in (behind[other], ahead[other]):
-                    if part.intersection(subgraphs[one]):
-                        yield from moved(part.intersection(subgraphs[one]), names[other])
 
     def _excess(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> int:
         """Return how many subgraphs of limited labels are too many."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, product
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints, distinct
-from tvmtarget.partition.placement.energy import LabelingProblem
+from tvmtarget.partition.placement.energy import Bools, LabelingProblem
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
-__all__ = ["SubgraphMoves", "mixtures", "neighboring_labelings", "paired"]
+__all__ = ["SubgraphMoves", "mixtures", "neighboring_labelings", "paired", "with_fewer_subgraphs"]
 
 
 def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[Ints]:
@@ -175,3 +176,50 @@ def mixtures(labels: Ints, other: Ints, order: Ints, most: int) -> Ints:
         rows[number, section] = other[section]
         rows[len(sections) + number, section] = labels[section]
     return rows
+
+
+def with_fewer_subgraphs(
+    problem: LabelingProblem,
+    graph: AtomGraph,
+    owner: Ints,
+    labels: Ints,
+    subgraphs: Sequence[Sequence[int]],
+    is_limited: Bools,
+) -> Iterator[Ints]:
+    """Yield labelings that may have fewer subgraphs of limited labels.
+
+    One subgraph moves to another label; or all that is between two subgraphs of a label moves there; or, of one
+    subgraph, what comes before another one, or after it, moves to the label of that one.
+
+    Args:
+        problem: the labeling problem.
+        graph: dependences between single atoms.
+        owner: the atom of the problem that each single atom is part of.
+        labels: an allowed label for each atom of the problem.
+        subgraphs: the single atoms of each subgraph, which have one label.
+        is_limited: a mask of labels.
+
+    Yields:
+        Labelings.
+    """
+
+    def moved(atoms: Iterable[int], label: int) -> Iterator[Ints]:
+        variables = owner[sorted(atoms)]
+        if problem.allowed[variables, label].all() and (labels[variables] != label).any():
+            row = labels.copy()
+            row[variables] = label
+            yield row
+
+    names = labels[owner[[subgraph[0] for subgraph in subgraphs]]].tolist()
+    behind = [graph.reachable(subgraph) for subgraph in subgraphs]
+    ahead = [graph.transposed.reachable(subgraph) for subgraph in subgraphs]
+    for subgraph in subgraphs:
+        for label in range(len(is_limited)):
+            yield from moved(subgraph, label)
+    for one, other in permutations(range(len(subgraphs)), 2):
+        if is_limited[names[one]] and names[one] == names[other] and behind[one] & ahead[other]:
+            yield from moved({*subgraphs[one], *(behind[one] & ahead[other]), *subgraphs[other]}, names[one])
+        elif is_limited[names[one]]:
+            for part in (behind[other], ahead[other]):
+                if part.intersection(subgraphs[one]):
+                    yield from moved(part.intersection(subgraphs[one]), names[other])
