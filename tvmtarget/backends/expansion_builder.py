@@ -133,6 +133,25 @@ class ExpansionBuilder:
     def _makers(self) -> dict[str, NodeProto]:
         return {name: node for node in self._graph.node for name in node.output}
 
+    def is_of_sizes(self, name: str) -> bool:
+        """Return whether a value of the graph follows from sizes and constants alone.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            False for what depends on data, and for what an expansion computes.
+        """
+        return name in self._of_sizes
+
+    @cached_property
+    def _of_sizes(self) -> frozenset[str]:
+        found = {"", *self._constants}
+        for node in self._graph.node:
+            if node.op_type in ("Shape", "Size") or (not bodies_of(node) and found.issuperset(node.input)):
+                found.update(node.output)
+        return frozenset(found)
+
     def is_read_once(self, name: str) -> bool:
         """Return whether one operation reads a value of the graph, and only once.
 

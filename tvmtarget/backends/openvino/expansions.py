@@ -19,8 +19,6 @@ from tvmtarget.support.openvino_rules import COMPARISONS, EXACT, RULES, SUMS_SIN
 
 __all__ = ["expanded", "is_low_precision"]
 
-_MOST_DIMS = 8  # of a tensor whose sizes are a list
-
 
 def is_low_precision(graph: onnx.GraphProto) -> bool:
     """Return whether quantized operators can be computed in integers as ONNX defines them.
@@ -225,19 +223,14 @@ def _is_wide(builder: ExpansionBuilder, name: str) -> bool:
     return _dtype(builder, name) in ("int32", "int64")
 
 
-def _is_list(builder: ExpansionBuilder, name: str) -> bool:
-    """Return whether a value may be a list of sizes or positions, which are small, by its length."""
-    sizes = builder.sizes(name)
-    return len(sizes) < 2 and all(0 < size <= _MOST_DIMS for size in sizes)
-
-
 def _choice(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a Where of truth values by operators of logic: OpenVINO stores inputs and what it computes differently.
 
-    That of integers, which it may compute in float32 together with the condition (2026.4), is a sum of products.
+    That of integers, which it may compute in float32 together with the condition (2026.4), is a sum of products; lists
+    of sizes are small.
     """
     condition, first, second = node.input
-    if _is_wide(builder, first) and not all(_is_list(builder, name) for name in node.input):
+    if _is_wide(builder, first) and not all(map(builder.is_of_sizes, node.input)):
         add, dtype = builder.add, builder.types[first].elem_type
         is_first = add("Cast", [condition], to=dtype)
         is_second = add("Cast", [add("Not", [condition])], to=dtype)
@@ -293,12 +286,12 @@ def _least(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 def _write_least(builder: ExpansionBuilder, operands: list[str], output: str) -> None:
     """Write a minimum of integers, of which one is a constant, as `~max(~a, ~b)`.
 
-    OpenVINO makes a Clamp of a minimum and a maximum, and its bounds are float32. Minima of sizes and positions stay as
-    they are where the constant fits.
+    OpenVINO makes a Clamp of a minimum and a maximum, and its bounds are float32. Minima of sizes stay as they are
+    where the constant fits.
     """
     constants = [values for name in operands if (values := builder.array(name)) is not None and values.size]
-    is_list = all(name in builder.types and _is_list(builder, name) for name in operands)
-    if len(operands) < 2 or not constants or (is_list and max(np.abs(one).max() for one in constants) < EXACT):
+    are_sizes = all(map(builder.is_of_sizes, operands))
+    if len(operands) < 2 or not constants or (are_sizes and max(np.abs(one).max() for one in constants) < EXACT):
         builder.add("Min", operands, output)
         return
     ones = builder.constant(np.array(-1, _dtype(builder, operands[-1])), operands[-1])
