@@ -282,8 +282,6 @@ def test_a_log_that_cannot_be_written_can_be_read():
     [
         ("log.jsonl", b"PK\x03\x04 zip", "is not a tuning log: line 1"),
         ("log.jsonl", b"mcpu,cost\n1,2\n", "is not a tuning log: line 1"),
-        ("target.json", b'{"kind": "llvm"}\n', "is not a tuning log: line 1"),
-        ("target.json", b'{\n"kind": "llvm"\n}\n', "is not a tuning log: line 1"),
         ("log.db", b"not a database at all, " * 100, "file is not a database"),
         ("log.jsonl.gz", b"not gzip", "cannot be read"),
         ("log.txt", b"", "is no log: a log is"),

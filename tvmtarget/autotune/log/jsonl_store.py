@@ -118,7 +118,7 @@ class JsonLinesStore(Index):
                 yield entry
                 continue
             problem = self._problems[-1]
-            if problem.offset == 0 and not problem.looks_like_record:
+            if problem.offset == 0 and not problem.looks_like_json:
                 foreign = problem
             if foreign is not None and not is_log and len(self._problems) > _MOST_FOREIGN:
                 break

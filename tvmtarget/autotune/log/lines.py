@@ -50,7 +50,7 @@ class Line:
         record: the record, None if the line is none.
         problem: why it is none, empty if it is one.
         is_ended: whether it has a line end.
-        looks_like_record: whether it can be a damaged record: it begins like an object, and one that has a type.
+        looks_like_json: whether it begins like an object.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Line:
     record: Record | None = None
     problem: str = ""
     is_ended: bool = True
-    looks_like_record: bool = True
+    looks_like_json: bool = True
 
     def __str__(self) -> str:
         return f"line {self.number} (byte {self.offset}): {self.problem or 'a record'}"
@@ -169,8 +169,7 @@ class RawLine(NamedTuple):
             The line without a record.
         """
         prefix = "" if self.is_ended else "cut short: "
-        looks_like_record = self.looks_like_json and (not self.data or b'"t":' in self.data)
-        return Line(self.number, self.offset, self.end, None, prefix + problem, self.is_ended, looks_like_record)
+        return Line(self.number, self.offset, self.end, None, prefix + problem, self.is_ended, self.looks_like_json)
 
 
 def raw_lines(stream: BinaryIO) -> Iterator[RawLine]:
