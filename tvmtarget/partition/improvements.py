@@ -289,15 +289,11 @@ def _with_moved(plan: Decomposition, feasibility: Feasibility) -> Decomposition:
     if len(program.body) > MAX_MOVED or program.bodies:
         return plan
     estimates = Estimates(program, options.costs)
-    coupled, by_cost = coupled_ops(program, options), CachedChooser.of(feasibility, estimates)
     first = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
-
-    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
-        for sites in _promising_sites(plan, estimates):
-            other = _planned(plan, PinnedChooser(sites, program.body, by_cost, estimates), coupled)
-            yield other if other is not None and fits_memories(other) else None
-
-    best = _climbed(first, moved, MAX_MEMORY_MOVES)
+    coupled = coupled_ops(program, options)
+    best = _with_moves(
+        first, coupled, lambda plan: _promising_sites(plan, estimates), MAX_MEMORY_MOVES, is_possible=fits_memories
+    )
     if best is first:
         return plan
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
@@ -376,6 +372,7 @@ def _with_moves(
     coupled: CoupledOps,
     sites_of_moves: Callable[[Decomposition], Iterator[Mapping[str, str]]],
     most: int,
+    is_possible: Callable[[Decomposition], bool] = lambda _: True,
 ) -> Decomposition:
     """Move operations to other sites, those of a plan with one move each, while the plan becomes better."""
     estimates = plan.estimates
@@ -385,7 +382,8 @@ def _with_moves(
 
     def near(plan: Decomposition) -> Iterator[Decomposition | None]:
         for sites in sites_of_moves(plan):
-            yield _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
+            other = _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
+            yield other if other is not None and is_possible(other) else None
 
     return _climbed(plan, near, most)
 
