@@ -337,7 +337,7 @@ def _starts(problem: LabelingProblem) -> Iterator[Ints]:
 def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
     """Return the labelings that expansion finds for each part of a launch; with two labels the first is for part 0."""
     shares: tuple[float, ...] = (0.0, *SHARES) if len(problem.costs) <= LARGE else (SHARES[0],)
-    found = [min(starts, key=energy_of(problem, shares[0]).total)]
+    found = [starts[0] if len(starts) == 1 else min(starts, key=energy_of(problem, shares[0]).total)]
     for share in shares:
         found.append(expand_labels(problem, share, budget, found[-1]))
     return found[1:]
@@ -467,7 +467,7 @@ class _Search:
         """Return labelings that expansion finds among promising labels, and the ascent that says which ones these are.
 
         From a labeling of low reduced costs it ends lower, and sooner, than from one that ignores copies. There is
-        none where programs are small, where one cut is exact, and where the ascent would take too long.
+        none where programs are small, where one cut is exact, and where the tables of the ascent would be too large.
         """
         is_large = len(problem.costs) > LARGE
         if len(problem.costs) <= SMALL or (len(problem.launches) <= 2 and not is_large):
@@ -495,7 +495,9 @@ class _Search:
         reduced = ascent.reduced_costs()
         part = PROMISING if len(problem.costs) <= LARGE else PROMISING / 2
         most = part * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
-        start = min((reduced.argmin(axis=1), *starts), key=energy_of(problem, SHARES[0]).total)
+        start: Ints = reduced.argmin(axis=1)
+        if starts:
+            start = min((start, *starts), key=energy_of(problem, SHARES[0]).total)
         promising = problem.allowed & (reduced <= most)
         promising[np.arange(len(start)), start] = True
         found = _expanded(replace(problem, allowed=promising), [start], budget)

@@ -27,7 +27,7 @@ __all__ = ["AdditiveCosts", "BlockEdges", "costs_at_home"]
 MAX_READERS = 3
 
 # Table entries that are worked on together, so that temporary tables stay small.
-MAX_ENTRIES = 20_000
+BLOCK_ENTRIES = 20_000
 
 # The part of a step towards equal slack that shares of costs take.
 STEP = 0.5
@@ -80,7 +80,7 @@ class BlockEdges(Edges):
         """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
         width, edges = self.to_tail.shape
         by_tail, by_reader = np.empty_like(self.to_tail), np.empty((width, self.size, edges))
-        step = max(1, MAX_ENTRIES // (len(self.cost) * width))
+        step = max(1, BLOCK_ENTRIES // (len(self.cost) * width))
         for begin in range(0, edges, step):
             part = slice(begin, begin + step)
             by_tail[:, part], by_reader[:, :, part] = self._minima(part)

@@ -19,7 +19,7 @@ from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem
 __all__ = ["ColumnSum", "Edges", "SetEdges", "tails_first"]
 
 # Table entries that are worked on together, so that they stay in the cache of a core.
-MAX_ENTRIES = 150_000
+BLOCK_ENTRIES = 150_000
 
 _ENDLESS = float(np.iinfo(np.int64).max)
 
@@ -259,13 +259,13 @@ class _Block:
 
 
 def _blocks(owner: Ints, count: int, shape: tuple[int, ...]) -> list[_Block]:
-    """Return blocks of about as many edges, whose tables have no more than `MAX_ENTRIES` entries.
+    """Return blocks of about as many edges, whose tables have no more than `BLOCK_ENTRIES` entries.
 
     All tables are parts of the same arrays: memory that was just used is in the cache.
     """
     width, sets, _ = shape
     readers = spans(np.bincount(owner, minlength=count))
-    parts = max(1, -(-width * sets * count // MAX_ENTRIES))
+    parts = max(1, -(-width * sets * count // BLOCK_ENTRIES))
     ends = [count * part // parts for part in range(parts + 1)]
     bounds = [(begin, end, int(readers[begin]), int(readers[end])) for begin, end in pairwise(ends)]
     most_edges = max(end - begin for begin, end, _, _ in bounds)
