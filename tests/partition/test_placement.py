@@ -230,5 +230,7 @@ def test_levels_at_which_nothing_is_to_be_decided_are_split_as_if_they_were_deci
     feasibility = Feasibility(program)
     root = program.topology[""]
     found = split(program, feasibility, root, program.top)
-    assert found == split(program, feasibility, root, program.top, lambda level: by_preference(level))
+    decided = split(program, feasibility, root, program.top, lambda level: by_preference(level))
+    assert found == decided
+    assert [one.least_parts for one in found.walk()] == [one.least_parts for one in decided.walk()]
     assert len(found.parts) > 1

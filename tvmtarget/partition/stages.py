@@ -34,7 +34,6 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of, only_option
 from tvmtarget.partition.placement.replicas import add_replicas
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
-from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site
@@ -206,7 +205,7 @@ def split(
     forced = only_option(program, feasibility, site, calls) if choose is by_preference else None
     if forced is not None:
         part = split(program, feasibility, forced, calls, choose)
-        return PartitionNode(site, part.calls, (part,), least_parts=1)
+        return PartitionNode(site, part.calls, (part,))
     level = level_of(program, feasibility, site, calls)
     assignment, groups, decisions = decide_level(program, feasibility, level, choose)
     parts = tuple(
@@ -219,8 +218,8 @@ def split(
     # A driver copies the inputs of a nested body only when the body needs them. The lower bound of this level does not
     # model that, so it is not a proven bound here.
     least_time = None if level.has_driver_option else assignment.least_time
-    least_parts = lower_bound(level.graph.labeled(assignment.chosen), len(groups))
-    return PartitionNode(site, in_order, parts, least_parts, least_time, decisions=decisions)
+    labeled = level.graph.labeled(assignment.chosen)
+    return PartitionNode(site, in_order, parts, labeled, least_time, decisions=decisions)
 
 
 def _split_group(

@@ -8,7 +8,6 @@ from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import atom_graph
 from tvmtarget.partition.subgraphs.limits import Limiter, limits_of
-from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.values import owner_array, values_of
 from tvmtarget.target.topology import Site
 
@@ -60,7 +59,7 @@ def split_mixed_function(
         for operations in [tuple(sorted(calls[atom] for atom in group))]
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return PartitionNode(site, in_order, parts, lower_bound(labeled, len(groups)), device=site.path)
+    return PartitionNode(site, in_order, parts, labeled, device=site.path)
 
 
 def _driven_operation(
