@@ -117,7 +117,14 @@ class DualAscent:
         paths = {label: _path(labels.tolist(), graph, {label}) for label in np.flatnonzero(launches).tolist()}
         for label, path in paths.items():
             self._unary[label, path[0]] += launches[label]
-        self._add(_energy_of_calls(self.problem, paths))
+        first, second, is_entered = _steps_of(paths, self._unary.shape)
+        for part in self._parts:
+            if isinstance(part, SetEdges):
+                is_entered = part.charge_entries(first, second, is_entered, launches)
+        rest = is_entered.any(axis=1)
+        paid = is_entered[rest] * launches
+        tables = np.where(np.eye(len(launches), dtype=np.bool_), 0, paid[:, None])
+        self._add(_energy_of_pairs(self.problem, first[rest], second[rest], tables))
 
     def _add(self, pairs: Energy) -> SetEdges:
         """Add edges between two atoms each."""
@@ -284,19 +291,19 @@ def _entries_of_sets(energy: Energy) -> int:
     return sum(len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy))
 
 
-def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]]) -> Energy:
-    """Return an edge for each step of a path that may need another call of the label whose path it is."""
-    count = len(problem.domains)
+def _steps_of(paths: Mapping[int, Sequence[int]], shape: tuple[int, ...]) -> tuple[Ints, Ints, Bools]:
+    """Return the pairs of atoms that follow each other on paths of labels, and of which labels, by pair (row).
+
+    `shape` are the numbers of labels and atoms.
+    """
+    labels, atoms = shape
     taken = {label: np.array(path, dtype=np.int64) for label, path in paths.items()}
-    atoms = len(problem.costs)
     steps = [path[:-1] * atoms + path[1:] for path in taken.values()]
-    entered = np.repeat(np.array([*taken], dtype=np.int64), [len(own) for own in steps])
     charged, numbers = renumbered(np.concatenate(steps))
-    tables = np.zeros((len(charged), count, count), dtype=np.int64)
-    tables[numbers, :, entered] = problem.launches[entered, None]
-    tables[numbers, entered, entered] = 0
-    first, then = np.divmod(charged, atoms)
-    return _energy_of_pairs(problem, first, then, tables)
+    is_entered = np.zeros((len(charged), labels), dtype=np.bool_)
+    is_entered[numbers, np.repeat(np.array([*taken], dtype=np.int64), [len(own) for own in steps])] = True
+    first, second = np.divmod(charged, atoms)
+    return first, second, is_entered
 
 
 def _energy_of_pairs(problem: LabelingProblem, first: Ints, second: Ints, tables: Ints) -> Energy:

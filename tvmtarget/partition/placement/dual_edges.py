@@ -213,6 +213,46 @@ class SetEdges(Edges):
         self._blocks = _blocks(owner, len(edges), self.tables.shape)
         self._minima = np.empty(len(edges)), np.empty_like(self.to_tail), np.empty_like(self.to_reader)
 
+    def charge_entries(self, first: Ints, second: Ints, is_entered: Bools, launches: Ints) -> Bools:
+        """Add what it costs to enter labels to the edges that are between two atoms anyway.
+
+        Args:
+            first: the first atom of each pair; no pair occurs twice.
+            second: the second one.
+            is_entered: whether a pair (row) pays for a label (column) that the second atom alone has.
+            launches: what each label costs.
+
+        Returns:
+            The mask of what no edge could be found for: edges of one reader, and labels without others in their group.
+        """
+        groups, count = self._tails.groups.single, self._tails.sum.shape[1]
+        if self._parts or (groups < 0).all():
+            return is_entered
+        inner = np.flatnonzero(self.owner < len(self.tails))
+        codes = self.tails[self.owner[inner]] * count + self.readers[inner]
+        order, wanted = np.argsort(codes, kind="stable"), first * count + second
+        places = np.minimum(np.searchsorted(codes, wanted, sorter=order), max(0, len(codes) - 1))
+        added = is_entered & (groups >= 0)
+        added &= (codes[order[places]] == wanted if len(codes) else np.zeros(len(wanted), dtype=np.bool_))[:, None]
+        pairs = np.flatnonzero(added.any(axis=1))
+        if not len(pairs):
+            return is_entered
+        # Edges of one kind that pay for the same labels stay of one kind.
+        entries, of_pair = np.unique(np.packbits(added[pairs], axis=1), axis=0, return_inverse=True)
+        entered = np.unpackbits(entries, axis=1, count=added.shape[1]).astype(np.bool_)
+        kinds = np.arange(self.tables.shape[2]) if self._kinds is None else self._kinds
+        keys = kinds * (len(entries) + 1)
+        keys[self.owner[inner][order[places[pairs]]]] += 1 + of_pair.ravel()
+        known, self._kinds = np.unique(keys, return_inverse=True)
+        before, paid = np.divmod(known, len(entries) + 1)
+        self.tables = self.tables[:, :, before]
+        for label in np.flatnonzero(entered.any(axis=0)).tolist():
+            own = groups[label]
+            charged = (paid > 0) & entered[paid - 1, label]
+            self.tables[:, own, charged] += launches[label]
+            self.tables[own, own, charged] -= launches[label]
+        return is_entered & ~added
+
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
         """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
         for block in self._blocks:
@@ -367,6 +407,19 @@ class _GroupsOfLabels:
         self.shape = width, count
         # Mostly each label is a group of its own.
         self.are_labels = groups.shape == self.shape and bool((groups == np.arange(width)[:, None]).all())
+        self._groups = groups
+
+    @property
+    def single(self) -> Ints:
+        """The group of each label, -1 where it differs between columns or another label has it somewhere, too."""
+        if not self._groups.shape[1]:
+            return np.full(len(self._groups), -1)
+        first = self._groups[:, 0]
+        is_single = [
+            bool((row == group).all() and ((self._groups == group).sum(axis=0) == 1).all())
+            for row, group in zip(self._groups, first.tolist(), strict=True)
+        ]
+        return np.where(is_single, first, -1)
 
     def spread(self, by_group: _Floats) -> _Floats:
         """Return the cost of each label from the costs of groups."""
