@@ -64,8 +64,9 @@ MAX_PRICED = 4
 # So many candidates are moved within limits on subgraphs, by as many moves at most.
 MAX_LIMITED = 16
 
-# Above this many atoms only the first part is tried, and the dual has no calls.
-LARGE = 50_000
+# Above this many atoms only the first part is tried, and the dual has calls before labels are chosen: they are charged
+# where labels are best after this part of the steps.
+LARGE, CHARGED_AFTER = 50_000, 0.1
 
 # Steps of the ascent on the dual before labels are chosen.
 START_STEPS = 60
@@ -477,7 +478,13 @@ class _Search:
             return [], ascent
         # After few steps, labels of low reduced costs may still be worse than a simple start.
         starts = starts if ascent.steps < START_STEPS else ()
-        ascent.climb(min(START_STEPS, ascent.steps if is_large else ascent.steps * 3 // 4))
+        steps = min(START_STEPS, ascent.steps if is_large else ascent.steps * 3 // 4)
+        if is_large and not self.coupled.is_merged:
+            early = int(CHARGED_AFTER * steps)
+            ascent.climb(early)
+            ascent.charge_calls(ascent.least_labels(), self.level.graph)
+            steps -= early
+        ascent.climb(steps)
         return self._expanded_among_promising(problem, ascent, budget, starts), ascent
 
     def _ascent(self, problem: LabelingProblem, apart: Sequence[tuple[int, int]]) -> DualAscent:
