@@ -88,6 +88,13 @@ SMALL = 64
 # a round. They must pay for themselves by the calls that they save, of which one move seldom saves more than two.
 MOVED, MAX_TRIED, MAX_SAVED = 256, 48, 2
 
+# Up to this many atoms, what is between subgraphs is moved, where the best labeling is not this close to the bound and
+# all such moves have no more labels than this.
+MERGED, WORTH_MERGING, MERGING = 2_000, 0.005, 4_000_000
+
+# In small programs, so many other labelings are improved, too, where the best one is not close to the bound.
+OTHERS = 2
+
 # The most labelings, of those that are compared at once, whose subgraphs are formed by all methods.
 MAX_FORMED = 16
 
@@ -432,6 +439,10 @@ class _Search:
                 return proven
         if is_bounded and bound < self.total and len(problem.costs) <= LARGE:
             bound = self._with_calls(bound, ascent, budget)
+        if bound < (1 - WORTH_MERGING) * self.total:
+            self.merge_subgraphs()
+            if bound < (1 - CLOSE) * self.total and len(problem.costs) <= SMALL and not self._is_coupled:
+                self.climb_from(self._cheapest_of([*found, *starts], OTHERS))
         return bound
 
     def _with_calls(self, bound: int, ascent: DualAscent | None, budget: Budget) -> int:
@@ -832,6 +843,25 @@ class _Search:
 
         self._improve(lambda: [moves.moved(self.labels, variables())])
 
+    def merge_subgraphs(self) -> None:
+        """Move all that is between two subgraphs of a label, or parts of subgraphs, while that lowers the cost."""
+        problem, launches = self.problem, self.problem.launches
+        if not launches.any() or len(problem.costs) > MERGED:
+            return
+        for _ in range(MAX_ROUNDS if len(self.labels) else 0):
+            before, labels, subgraphs = self.total, self.labels, self._grouped(self.labels, launches)
+            if len(subgraphs) ** 2 * problem.allowed.size > MERGING:
+                break
+            graph, owner = self.level.graph, self.coupled.owner
+            rows = np.array([*with_fewer_subgraphs(problem, graph, owner, labels, subgraphs, launches > 0)])
+            if not len(rows):
+                break
+            added = self._sums(rows)[0] - problem.total(labels)
+            order = np.argsort(added, kind="stable")[:MAX_TRIED]
+            self.consider([rows[number] for number in order[added[order] < MAX_SAVED * launches.max()].tolist()])
+            if self.total == before:
+                break
+
     def move_atoms(self) -> None:
         """Move single atoms, all atoms at a value, and all atoms of a label while that lowers the cost.
 
@@ -879,6 +909,15 @@ class _Search:
     def _is_coupled(self) -> bool:
         return self.capacity is not None or bool(self.coupled.apart or self.coupled.most)
 
+    def _cheapest_of(self, candidates: Sequence[Ints], most: int) -> list[Ints]:
+        """Return a few other labelings than the best one, the cheapest if each label that they use is called once."""
+        others = {labels.tobytes(): labels for labels in candidates}
+        others.pop(self.labels.tobytes(), None)
+        rows = np.array([*others.values()], dtype=np.int64).reshape(-1, len(self.labels))
+        totals, used = self._sums(rows)
+        order = np.argsort(totals + used @ self.problem.launches, kind="stable")[:most]
+        return [*rows[order]]
+
     def climb_from(self, starts: Sequence[Ints]) -> None:
         """Improve other labelings by moves of atoms too: the best one may be at the border of what is required."""
         best = self.labels, self.total
@@ -892,6 +931,7 @@ class _Search:
                     continue
             self.consider([start])
             if len(self.labels):
+                self.merge_subgraphs()
                 self.move_atoms()
             if self.total < best[1]:
                 best = self.labels, self.total
