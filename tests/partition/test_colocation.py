@@ -277,7 +277,8 @@ def test_a_site_with_one_call_runs_what_another_order_of_calls_brings_together(t
     ]
 
 
-def test_calls_of_a_system_do_not_divide_the_calls_of_its_leaves():
+@pytest.mark.parametrize("boundaries", [(), ("n1",)])
+def test_calls_of_a_system_do_not_divide_the_calls_of_its_leaves(boundaries: tuple[str, ...]):
     """What a call of a system costs depends on the leaves that it runs."""
     text = """func @main(%x: float32[4]) opsets(onnx=20) {
   %a: float32[4] = onnx.Relu(%x) as "n0"
@@ -294,7 +295,7 @@ def test_calls_of_a_system_do_not_divide_the_calls_of_its_leaves():
         ops=tuple(OpCost(site, op=op, time=time) for op in times for site, time in zip(sites, times[op], strict=True)),
     )
     target = "[s=[a=numpy,c=numpy](host=@c),h=numpy](host=@h)"
-    plan = tt.decompose(tt.IRModule.parse(text), target, costs, apart=[["n0", "n1", "n2"]])
+    plan = tt.decompose(tt.IRModule.parse(text), target, costs, apart=[["n0", "n1", "n2"]], boundary_before=boundaries)
     assert [one.site for one in plan.subgraphs].count("s/a") == 1
     assert plan.prediction.total == plan.prediction.lower_bound
 

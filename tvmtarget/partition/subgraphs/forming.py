@@ -29,10 +29,12 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
     Returns:
         Subgraphs as lists of atoms, in execution order.
     """
-    if choice.subgraphs and not level.is_divided and not level.cuts:
-        found = fuse_subgraphs(level.graph.labeled(choice.chosen), choice.subgraphs, choice.kept)
-        return level.limiter.split_all(found, choice.chosen, level.limits)
     launches = list(choice.launches) or _uncosted(level)
+    if choice.subgraphs and not level.is_divided:
+        labeled, limits, _ = _labeled(level, choice.chosen, launches)
+        cuts = ([vertex] for vertex in range(len(level.atoms), len(labeled.graph)))
+        found = fuse_subgraphs(labeled, [*choice.subgraphs, *cuts], choice.kept)
+        return _atoms_only(level, level.limiter.split_all(found, labeled.labels, limits))
     key = digest(*decision_inputs(level), choice.chosen, launches)
     return [
         [*subgraph]
