@@ -18,7 +18,7 @@ from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import by_preference
-from tvmtarget.partition.placement.local_search import neighboring_labelings
+from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.stages import split
 from tvmtarget.target.constraints.constraint import Constraint
@@ -234,3 +234,13 @@ def test_levels_at_which_nothing_is_to_be_decided_are_split_as_if_they_were_deci
     assert found == decided
     assert [one.least_parts for one in found.walk()] == [one.least_parts for one in decided.walk()]
     assert len(found.parts) > 1
+
+
+def test_an_atom_that_must_be_apart_moves_with_its_neighbours_where_that_copies_less():
+    """Atom 1 alone is cheapest on site 1, but the value between atoms 1 and 2 is large."""
+    small, large = [[0, 5], [5, 0]], [[0, 90], [90, 0]]
+    flows = [Flow(0, (1,), False, small), Flow(1, (2,), False, large)]
+    problem = problem_of([(0, 99), (1, 0), (0, 2)], flows, (0, 1), home=0, launches=(0, 3))
+    moves = SubgraphMoves(problem).of_groups_at([0, 0, 0], 1, {0: [1], 1: [0]})
+    # The atoms, the label, and what they cost more: operations, copies, and a launch.
+    assert sorted(moves) == [(-1 + 2 + 5 + 3, [1, 2], 1), (-1 + 5 + 90 + 3, [1], 1)]

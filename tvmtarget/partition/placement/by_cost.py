@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import cached_property
 from itertools import cycle
 
 import numpy as np
@@ -379,6 +380,11 @@ class _Search:
         self.detours = detours
         self.most_saved = 0 if detours is None else detours.most(self.problem)
 
+    @cached_property
+    def moves(self) -> SubgraphMoves:
+        """Moves of subgraphs and of groups of neighbours."""
+        return SubgraphMoves(self.problem)
+
     def run(self, *, is_bounded: bool) -> int:
         """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
 
@@ -520,8 +526,7 @@ class _Search:
         promising[np.arange(len(start)), start] = True
         found = _expanded(replace(problem, allowed=promising), [start], budget)
         if self.coupled.apart and len(start) == len(self.problem.costs):
-            costs = np.minimum(reduced, 2.0**62).astype(np.int64)
-            start = self.coupled.separated(replace(problem, costs=costs), start)
+            start = self._separated(start)
             ends = sorted({end for pair in self.coupled.apart for end in pair})
             promising[ends] = start[ends, None] == np.arange(promising.shape[1])
             found += _expanded(replace(problem, allowed=promising), [start], budget)
@@ -696,10 +701,29 @@ class _Search:
         if len(candidates) > MAX_REPAIRED:
             return [candidates[number] for number in np.flatnonzero(kept).tolist()]
         repaired = [
-            labels if is_kept else self.coupled.separated(self.problem, labels)
+            labels if is_kept else self._separated(labels)
             for labels, is_kept in zip(candidates, kept.tolist(), strict=True)
         ]
         return [labels for labels in repaired if self.coupled.keeps(labels[None])[0]]
+
+    def _separated(self, labels: Ints) -> Ints:
+        """Move one of every two variables that must be apart, alone or with neighbours, where the cost grows least.
+
+        The result may still break requests.
+        """
+        others: dict[int, list[int]] = {}
+        for one, other in self.coupled.apart:
+            others.setdefault(one, []).append(other)
+            others.setdefault(other, []).append(one)
+        for pair in self.coupled.apart:
+            if labels[pair[0]] != labels[pair[1]]:
+                continue
+            now = labels.tolist()
+            moves = (move for atom in pair for move in self.moves.of_groups_at(now, atom, others))
+            _, atoms, label = min(moves, default=(0, [], 0))
+            labels = labels.copy()
+            labels[atoms] = label
+        return labels
 
     def _that_keep_limits(self, candidates: Sequence[Ints]) -> Sequence[Ints]:
         """Return candidates, and what they become within the limits on subgraphs, if they are few."""
@@ -833,7 +857,6 @@ class _Search:
         """Move whole subgraphs to other labels while that lowers the cost, in programs that are not too large."""
         if not len(self.labels) or len(self.problem.costs) + len(self.problem.readers) > MAX_DROPPED:
             return
-        moves = SubgraphMoves(self.problem)
 
         def variables() -> list[list[int]]:
             subgraphs = self._grouped(self.labels, self.problem.launches)
@@ -841,7 +864,7 @@ class _Search:
                 return subgraphs
             return [sorted(set(self.coupled.owner[subgraph].tolist())) for subgraph in subgraphs]
 
-        self._improve(lambda: [moves.moved(self.labels, variables())])
+        self._improve(lambda: [self.moves.moved(self.labels, variables())])
 
     def merge_subgraphs(self) -> None:
         """Move all that is between two subgraphs of a label, or parts of subgraphs, while that lowers the cost."""

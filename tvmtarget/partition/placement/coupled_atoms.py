@@ -187,32 +187,6 @@ class CoupledAtoms:
             kept &= rows[:, first] != rows[:, second]
         return kept
 
-    def separated(self, problem: LabelingProblem, labels: Ints) -> Ints:
-        """Move one of every two variables that must be apart, where its own costs grow least.
-
-        Args:
-            problem: the labeling problem of the variables.
-            labels: an allowed label for each variable.
-
-        Returns:
-            A labeling; it may still break requests.
-        """
-        found = labels.copy()
-        for pair in self.apart:
-            if found[pair[0]] != found[pair[1]]:
-                continue
-            moves = []
-            for variable in pair:
-                taken = {int(found[b if a == variable else a]) for a, b in self.apart if variable in (a, b)}
-                for label in np.flatnonzero(problem.allowed[variable]).tolist():
-                    if label not in taken:
-                        more = int(problem.costs[variable, label] - problem.costs[variable, found[variable]])
-                        moves.append((more, variable, label))
-            if moves:
-                _, variable, label = min(moves)
-                found[variable] = label
-        return found
-
     def scarce(self, launches: Ints) -> Ints:
         """Return costs of calls that are much higher where the number of subgraphs is limited.
 

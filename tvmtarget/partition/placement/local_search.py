@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
@@ -13,6 +13,9 @@ from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["SubgraphMoves", "mixtures", "neighboring_labelings", "paired", "with_fewer_subgraphs"]
+
+# Up to this many atoms at a value move together.
+MAX_TOGETHER = 16
 
 
 def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[Ints]:
@@ -130,6 +133,43 @@ class SubgraphMoves:
             least, best = min(found, default=(before, old))
             self._set(now, subgraph, best if least < before else old)
         return np.array(now, dtype=np.int64)
+
+    def of_groups_at(
+        self, labels: Sequence[int], atom: int, apart: Mapping[int, Collection[int]]
+    ) -> Iterator[tuple[int, list[int], int]]:
+        """Yield moves of an atom, alone or with its neighbours at a value.
+
+        At most MAX_TOGETHER atoms of one label move together.
+
+        Args:
+            labels: an allowed label for each atom.
+            atom: the atom.
+            apart: for some atoms those that must have another label.
+
+        Yields:
+            The change of the cost, the atoms that move, and their new label, which none of `apart` has.
+        """
+        now, old = [*labels], labels[atom]
+        groups = {(atom,)}
+        for value in self.values_of[atom]:
+            touching = (self.producer[value], *self.readers[value])
+            groups.add(tuple(sorted({one for one in touching if one >= 0 and labels[one] == old})))
+        for group in sorted(group for group in groups if len(group) <= MAX_TOGETHER):
+            others = {other for one in group for other in apart.get(one, ())}
+            if others.intersection(group):
+                continue
+            taken = {labels[other] for other in others}
+            members = [*group]
+            values = sorted({value for one in members for value in self.values_of[one]})
+            own = self.problem.costs[members].sum(axis=0).tolist()
+            before = own[old] + sum(self._copy_cost(value, now) for value in values)
+            for new in np.flatnonzero(self.problem.allowed[members].all(axis=0)).tolist():
+                if new == old or new in taken:
+                    continue
+                self._set(now, members, new)
+                launch = 0 if self._has_neighbour(members, values, now, new) else self.launches[new]
+                yield own[new] + launch + sum(self._copy_cost(value, now) for value in values) - before, members, new
+                self._set(now, members, old)
 
     def _copy_cost(self, value: int, labels: Sequence[int]) -> int:
         home, domains = self.problem.home, self.domains
