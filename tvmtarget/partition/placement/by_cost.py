@@ -82,8 +82,9 @@ CLOSE = 0.02
 # Up to this many atoms, expansion also starts as if there were no copies.
 DIVERSE = 500
 
-# Up to this many atoms all starting points are improved, and the result by local search over atoms and values.
-SMALL = 64
+# Up to this many atoms starting points are improved, and the result by local search over atoms and values. Starting
+# points are at least as many as labels, and so is what expansion tries of each: so many in all.
+SMALL, MAX_EXPANDED = 64, 1024
 
 # Up to this many atoms, those single moves of an atom are tried that add least to operations and copies: so many in
 # a round. They must pay for themselves by the calls that they save, of which one move seldom saves more than two.
@@ -422,7 +423,9 @@ class _Search:
             labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget, starts)[0]
         ]
         if len(problem.costs) <= SMALL:
-            found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
+            energy, most = energy_of(problem, SHARES[0]), max(1, MAX_EXPANDED // len(problem.launches))
+            nearest = starts if len(starts) <= most else sorted(starts, key=energy.total)[:most]
+            found += [expand_labels(problem, SHARES[0], budget, start) for start in nearest]
         relaxed = problem.relaxed()
         if relaxed is not problem and is_exact:
             found.insert(0, expand_labels(relaxed, 0.0, budget))

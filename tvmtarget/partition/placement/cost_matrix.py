@@ -92,7 +92,7 @@ def cost_matrix_of(
     domains = tuple(dict.fromkeys([*option_locations, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
-    copy_times = [_copy_times(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
+    copy_times = _copy_times(estimates, [*map(estimates.nbytes, flow.types)], domains)
     times = {
         leaf.path: estimates.times(leaf, at_worst=trusted is not None and option is not trusted)
         for option in level.options
@@ -242,18 +242,27 @@ def _location(estimates: Estimates, option: Site, level: Site, *, is_driver: boo
     return _Location(homes, tuple(systems))
 
 
-def _copy_times(estimates: Estimates, size: int | None, locations: Sequence[_Location]) -> list[list[int | None]]:
-    return [[_copy_time(estimates, size, a, b) for b in locations] for a in locations]
+def _copy_times(
+    estimates: Estimates, sizes: Sequence[int | None], locations: Sequence[_Location]
+) -> list[list[list[int | None]]]:
+    """Return the time of a copy by size, source and destination; None where it is not known."""
+    route = estimates.memory_graph.route
+    # Paths are the same for all sizes, and locations may be a hundred.
+    hops = [[[*pairwise(a.path_to(b))] for b in locations] for a in locations]
 
+    def copy_time(size: int | None, a: int, b: int) -> int | None:
+        if size is None:
+            return None if hops[a][b] else 0
+        total = 0
+        for src, dst in hops[a][b]:
+            time = route(src, dst, size).time
+            if time is None:
+                return None
+            total += time
+        return total + (0 if a == b else round(size * (locations[a].boundary_rate + locations[b].boundary_rate)))
 
-def _copy_time(estimates: Estimates, size: int | None, a: _Location, b: _Location) -> int | None:
-    path = a.path_to(b)
-    if size is None:
-        return 0 if len(path) == 1 else None
-    times = [estimates.memory_graph.route(src, dst, size).time for src, dst in pairwise(path)]
-    known = [time for time in times if time is not None]
-    passing = 0 if a == b else round(size * (a.boundary_rate + b.boundary_rate))
-    return None if len(known) < len(times) else sum(known) + passing
+    numbers = range(len(locations))
+    return [[[copy_time(size, a, b) for b in numbers] for a in numbers] for size in sizes]
 
 
 def _shared_routes(

@@ -26,6 +26,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 # Sets of up to this many domains are coded as integers of 64 bits, beside the number of a domain.
 MAX_CODED = 54
 
+# Values whose routes are followed at once: tables with a column for each memory stay in the caches of a processor.
+MAX_ROUTED = 2048
+
 
 @dataclass(frozen=True)
 class LabelingProblem:
@@ -134,11 +137,18 @@ class LabelingProblem:
         readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
         targets = [self.domains[rows[:, reader]] for reader in readers if reader < count]
         if width > MAX_CODED:
-            present = np.zeros((len(rows), width), dtype=np.bool_)
+            # One digit for each end, as long as all of them fit a code; the rest stay several pairs.
+            first = number = np.arange(len(rows))
+            if width ** (1 + len(targets)) < 2**63:
+                codes = sources.astype(np.int64)
+                for target in targets:
+                    codes = codes * width + target
+                _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+            present = np.zeros((len(first), width), dtype=np.bool_)
             present[:, self.home] = self.is_live_out[value]
             for target in targets:
-                present[np.arange(len(rows)), target] = True
-            return sources, present, np.arange(len(rows))
+                present[np.arange(len(first)), target[first]] = True
+            return sources[first], present, number
         codes = np.full(len(rows), int(self.is_live_out[value]) << self.home)
         for target in targets:
             codes |= 1 << target
@@ -158,18 +168,21 @@ class LabelingProblem:
         """
         if not self.domain_memory.size:
             return np.zeros(len(sources), dtype=np.int64)
+        if len(sources) > MAX_ROUTED:
+            parts = [slice(start, start + MAX_ROUTED) for start in range(0, len(sources), MAX_ROUTED)]
+            return np.concatenate([self.overcharge(cost_index[one], sources[one], present[one]) for one in parts])
         start, every = self.domain_memory[sources], np.arange(len(sources))
         times, before = self.route_times[cost_index, start], self.route_before[cost_index, start]
         reached = np.zeros(times.shape, dtype=np.bool_)
         for domain, memory in enumerate(self.domain_memory.tolist()):
             reached[:, memory] |= present[:, domain]
         # Memories on the routes to reached ones hold a copy too; follow routes back to the source.
-        while True:
+        last = np.flatnonzero(reached.any(axis=0))
+        while len(last):
             passed = reached.copy()
-            for memory in range(times.shape[1]):
+            for memory in last.tolist():
                 passed[every, before[:, memory]] |= reached[:, memory]
-            if (passed == reached).all():
-                break
+            last = np.flatnonzero((passed != reached).any(axis=0))
             reached = passed
         hops = times - np.take_along_axis(times, before, axis=1)
         charged: Ints = np.where(present, times[:, self.domain_memory], 0).sum(axis=1)
@@ -492,19 +505,23 @@ def labelings_below(
     own = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).min(axis=1)
     ahead = np.concatenate([np.cumsum(own[::-1])[::-1], [0]])
     rows, spent = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    used = np.zeros((1, len(labels)), dtype=np.bool_)
+    used, calls = np.zeros((1, len(labels)), dtype=np.bool_), np.zeros(1, dtype=np.int64)
     for atom, touching in enumerate(values_of):
         options = np.flatnonzero(problem.allowed[atom])
-        added = np.tile(options, len(rows))
-        rows = np.column_stack([np.repeat(rows, len(options), axis=0), added])
-        spent = np.repeat(spent, len(options)) + problem.costs[atom, added]
+        # Most labelings are too expensive even without copies, whose tables are as wide as there are domains.
+        more = np.add.outer(spent + calls, problem.costs[atom, options]).ravel()
+        number = np.flatnonzero(more + ahead[atom + 1] < total)
+        before, added = np.divmod(number, len(options))
+        added = options[added]
+        rows, spent = np.column_stack([rows[before], added]), spent[before] + problem.costs[atom, added]
+        calls = calls[before] + np.where(used[before, added], 0, problem.launches[added])
         for value in touching:
             spent += problem.copies(value, rows, atom + 1) - problem.copies(value, rows, atom)
-        used = np.repeat(used, len(options), axis=0) | (added[:, None] == labels)
-        kept = spent + used @ problem.launches + ahead[atom + 1] < total
+        kept = spent + calls + ahead[atom + 1] < total
         if keeps is not None:
             kept[kept] = keeps(rows[kept])
-        rows, spent, used = rows[kept], spent[kept], used[kept]
+        rows, spent, calls = rows[kept], spent[kept], calls[kept]
         if len(rows) > budget:
             return None
+        used = used[before[kept]] | (added[kept, None] == labels)
     return rows
