@@ -25,9 +25,10 @@ from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 
 __all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 
-# More leaves are decided level by level only, because tables of copies grow with their square. So are programs of more
-# operations: a system gets many calls there, which the joint choice does not know.
-MAX_LEAVES, MAX_OPS = 24, 2000
+# More leaves are decided level by level only, because tables of copies grow with their square, except for so few
+# operations that branch and bound is tried (`FEW`) and these tables have no more than MAX_ENTRIES. So are programs of
+# more operations: a system gets many calls there, which the joint choice does not know.
+MAX_LEAVES, MAX_ENTRIES, MAX_OPS = 24, 100_000, 2000
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def next_joint_sites(
 
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
-    return len(feasibility.leaves) <= MAX_LEAVES and len(feasibility.program.top) <= MAX_OPS
+    leaves, ops = len(feasibility.leaves), len(feasibility.program.top)
+    return (leaves <= MAX_LEAVES and ops <= MAX_OPS) or (ops <= FEW and leaves**2 * ops <= MAX_ENTRIES)
 
 
 def _level_of_leaves(feasibility: Feasibility) -> Level:
