@@ -153,6 +153,20 @@ def test_what_moving_an_operation_alone_changes_is_what_a_plan_with_it_there_say
         assert spent[1] - spent[0] == longer
 
 
+def test_what_moving_an_operation_alone_changes_has_what_passing_values_takes():
+    sites = {"npu": {"launch": 0, "boundary_bw": 2e6}, "cpu": {"launch": 0, "boundary_bw": 4e6}}
+    kinds = ("Relu", "Tanh", "Sqrt", "Add")
+    ops = [{"match": {"op": kind}, "site": site, "time": 3} for kind in kinds for site in sites]
+    costs = {"schema": "tvmtarget.cost/1", "sites": sites, "ops": ops, "links": COSTS["links"]}
+    module = DIAMOND.replace(functions=(DIAMOND.main.replace(results=("d", "a", "b")),))
+    plan = tt.decompose(module, board(), costs)
+    for op in "abcd":
+        for site, longer in plan.explain(op).alone:
+            pinned = {name: f"@{plan.site_of(name)}" for name in "abcd"} | {op: f"@{site}"}
+            moved = tt.decompose(module, board(), costs, where=pinned).prediction
+            assert moved.total - plan.prediction.total == longer > 0
+
+
 def test_the_summary_shares_out_the_arithmetic_where_it_is_known():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board(), COSTS, where={"conv*": "@npu", "fc*": "@cpu"})
     assert "% of flops) in" in plan.summary()

@@ -43,12 +43,9 @@ def move_delta(
 
 
 def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str) -> int | None:
-    """Add up what an operation on a site takes, and the copies of all that it reads and computes."""
+    """Add up what an operation on a site takes, and what passing and copying all that it reads and computes takes."""
     program, topology = estimates.program, estimates.program.topology
     home = topology.home("")
-
-    def domain(call: int) -> str:
-        return topology[site if call == index else sites[call]].domain
 
     total = estimates.time(index, topology[site]).time
     call = program.body[index]
@@ -59,9 +56,19 @@ def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str
         readers = program.consumers.get(name, ())
         if (name in program.producer and program.producer[name] not in sites) or not sites.keys() >= {*readers}:
             return None
-        source = domain(program.producer[name]) if name in program.producer else home
-        wanted = {domain(reader) for reader in readers} | ({home} if name in program.results else set())
         type_ = program.types.get(name)
+        ends = [site if call == index else sites[call] for call in readers]
+        maker = program.producer.get(name)
+        start = None if maker is None else site if maker == index else sites[maker]
+        # A value passes once to each other site that reads it, and to the driver, which has no boundary of its own.
+        rates = [estimates.boundary_rate(topology[one]) for one in sorted(set(ends)) if one != start]
+        if start is not None:
+            passes = len(rates) + (name in program.results)
+            rates.append(passes * estimates.boundary_rate(topology[start]))
+        if total is not None:
+            total += round((estimates.nbytes(type_) or 0) * sum(rates))
+        source = home if start is None else topology[start].domain
+        wanted = {topology[one].domain for one in ends} | ({home} if name in program.results else set())
         hops: set[tuple[str, str]] = set()  # what several destinations share is copied once
         for target in wanted - {source}:
             stops = estimates.memory_graph.route(source, target, estimates.nbytes(type_)).stops
