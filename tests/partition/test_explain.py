@@ -167,6 +167,25 @@ def test_what_moving_an_operation_alone_changes_has_what_passing_values_takes():
             assert moved.total - plan.prediction.total == longer > 0
 
 
+def test_an_operation_that_errors_of_costs_keep_says_so():
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {site: {"launch": 0} for site in ("npu", "cpu")},
+        "ops": [
+            {"match": {"op": op}, "site": site, "time": time, "stdev": 2}
+            for op, times in {"Relu": (1, 9), "Tanh": (5, 4), "Sqrt": (1, 9), "Add": (1, 9)}.items()
+            for site, time in zip(("npu", "cpu"), times, strict=True)
+        ],
+        "default": {"doubt": 0.1},
+    }
+    plan = tt.decompose(DIAMOND, TWO, costs)
+    assert plan.explain("b").reason.endswith("with the errors of estimates added on all sites but the best one")
+    assert str(plan.sensitivity("b")) == (
+        "b takes 5 us on @npu, and is better elsewhere, as that is more than 4 us\n"
+        "  on @cpu the whole would take 1 us less"
+    )
+
+
 def test_the_summary_shares_out_the_arithmetic_where_it_is_known():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board(), COSTS, where={"conv*": "@npu", "fc*": "@cpu"})
     assert "% of flops) in" in plan.summary()

@@ -138,9 +138,16 @@ class Sensitivity:
         if self.most is None:
             yield f"{here}, and can run nowhere else"
             return
-        yield f"{here}, and stays unless that is more than {cost_text(self.most, self.unit)}"
+        limit = f"that is more than {cost_text(self.most, self.unit)}"
+        # The errors of costs (`Costs.doubt`) keep an operation on a site that others are better than without them.
+        yield (
+            f"{here}, and stays unless {limit}"
+            if self.most >= self.time
+            else f"{here}, and is better elsewhere, as {limit}"
+        )
         for site, longer in self.longer.items():
-            yield f"  on @{site or '.'} the whole would take {cost_text(longer, self.unit)} more"
+            difference = f"{cost_text(abs(longer), self.unit)} {'more' if longer >= 0 else 'less'}"
+            yield f"  on @{site or '.'} the whole would take {difference}"
 
     def to_json(self) -> dict[str, object]:
         """Return the numbers as data, in microseconds or microjoules."""
