@@ -65,6 +65,7 @@ I22: a capture never makes a subgraph run before what it reads:
 Graphs on which others failed are the tests named `test_corpus_...`.
 """
 
+import dataclasses
 import random
 import re
 import sys
@@ -81,6 +82,7 @@ from models import inputs_of, random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Function
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.structure import structural_hash
@@ -532,3 +534,18 @@ def test_corpus_a_chain_of_ten_thousand():
     module = tt.IRModule.from_onnx(small(*nodes, outputs=("v9999",)))
     plan = tt.decompose(module, apart(TREES[0]), where={"op:Tanh": "@b", "op:Relu": "@a"})
     assert len(plan.subgraphs) == 3334
+
+
+def test_a_call_or_an_entry_with_other_values_of_the_same_type_is_found_on_a_flat_tree():
+    module = tt.IRModule.parse("""func @main(%x: float32[4]) opsets(onnx=17) {
+      %a: float32[4] = onnx.Relu(%x) as a
+      %b: float32[4] = onnx.Tanh(%a) as b
+      return %a, %b
+    }""")
+    plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy](host=@cpu)", where={"a": "@npu", "b": "@cpu"})
+    main = plan.module.main
+    second = dataclasses.replace(main.body[-1], inputs=("x",))
+    for wrong in (main.replace(body=(*main.body[:-1], second)), main.replace(results=main.results[::-1])):
+        functions = tuple(wrong if function.name == "main" else function for function in plan.module.functions)
+        with pytest.raises(ModelError, match="other values"):
+            dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()

@@ -337,8 +337,8 @@ def _every_call_is_in_its_region(
 def _every_call_gets_its_values(
     program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
-    """Drivers of nested systems, which several calls may share, pass the operands that the subgraphs list."""
-    if program.bodies or not any(callee.attr("role") == "driver" for callee in _callees(module, module.main)):
+    """Drivers, of which several calls may share one, pass the operands that the subgraphs list."""
+    if program.bodies or module.main.attr("role") != "driver":
         return
     records = iter(subgraphs)
 
@@ -350,13 +350,17 @@ def _every_call_gets_its_values(
             if call.callee is None:  # a copy
                 results: Iterable[str | Constant] = given
             elif _is_leaf(module, call):
-                record = next(records)
-                if not _are_values(program, given, record.inputs):
-                    problems.append(f"the call of {call.callee!r} for {record.ops[:1]} gets other values than it reads")
-                results = record.outputs
+                record = next(records, None)
+                if record is None or not _are_values(program, given, record.inputs):
+                    names = () if record is None else record.ops[:1]
+                    problems.append(f"the call of {call.callee!r} for {names} gets other values than it reads")
+                results = () if record is None else record.outputs
             else:
                 results = run(module[call.callee], given)
-            values |= zip([output.name for output in call.outputs], results, strict=True)
+            outputs, found = [output.name for output in call.outputs], [*results]
+            if len(outputs) != len(found):
+                problems.append(f"the call of {call.op!r} has {len(outputs)} results, and its function {len(found)}")
+            values |= dict.fromkeys(outputs, "") | dict(zip(outputs, found, strict=False))
         return (values[name] for name in driver.results)
 
     problems: list[str] = []
@@ -364,10 +368,6 @@ def _every_call_gets_its_values(
     yield from problems
     if not _are_values(program, results, program.function.results):
         yield "the entry returns other values than the program"
-
-
-def _callees(module: IRModule, driver: Function) -> list[Function]:
-    return [module[call.callee] for call in driver.body if call.callee is not None]
 
 
 def _are_values(program: FlatProgram, given: Sequence[str | Constant], names: Sequence[str]) -> bool:
