@@ -76,6 +76,55 @@ def test_a_folder_has_its_last_files_only_if_it_has_all_others(tmp_path):
     assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from tvmtarget.files import write_folder
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_folder(Path(sys.argv[1]), {"a": b"2", "inner/b": bytes(2000), "manifest": b"2"}, last=["manifest"])
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits of POSIX")
+def test_a_folder_that_does_not_fit_on_the_disk_leaves_the_old_one_or_none(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(folder)], capture_output=True, text=True, check=True)
+    assert (done.stdout, list(tmp_path.iterdir())) == ("File too large\n", [])
+    old = {"a": b"1", "manifest": b"1"}
+    write_folder(folder, old, last=["manifest"])
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout == "File too large\n"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == old
+
+
+def test_an_interrupted_write_of_a_folder_leaves_nothing(tmp_path):
+    class Interrupted(dict):
+        def items(self):
+            yield "a", b"1"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "folder", Interrupted(), last=[])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_a_folder_keep_their_permissions_and_links(tmp_path):
+    (tmp_path / "plain").mkdir()
+    write_folder(tmp_path / "folder", {"file": b"1", "linked": b"1"}, last=[])
+    assert (tmp_path / "folder").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "folder/file").chmod(0o640)
+    (tmp_path / "folder/linked").rename(tmp_path / "away")
+    (tmp_path / "folder/linked").symlink_to(tmp_path / "away")
+    write_folder(tmp_path / "folder", {"file": b"2", "linked": b"2"}, last=[])
+    assert stat.S_IMODE((tmp_path / "folder/file").stat().st_mode) == 0o640
+    assert (tmp_path / "folder/linked").is_symlink()
+    assert (tmp_path / "away").read_bytes() == (tmp_path / "folder/file").read_bytes() == b"2"
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["file", "linked"]
+
+
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "away").mkdir()
     path = tmp_path / "link"

@@ -267,8 +267,10 @@ def _remove_leftover(path: Path) -> None:
 def write_folder(folder: Path, files: Mapping[str, bytes], last: Collection[str]) -> None:
     """Write files that belong together into a folder, which keeps its other files.
 
-    Old files named in `last` are removed before anything is written, and their new versions are written after all
-    others. So a folder has them only if it is complete, even after the process was killed or the disk was full.
+    Everything is written into a temporary folder first, so that a full disk or an interruption leaves the old files as
+    they were, and no new folder. A new folder is renamed as a whole. In an old one, old files named in `last` are
+    removed before the others are replaced, and their new versions come last: so a folder has them only if it is
+    complete, even after the process was killed.
 
     Args:
         folder: the folder.
@@ -278,12 +280,29 @@ def write_folder(folder: Path, files: Mapping[str, bytes], last: Collection[str]
     Raises:
         OSError: a file cannot be written.
     """
-    for name in last:
-        (folder / name).unlink(missing_ok=True)
-    for name, data in sorted(files.items(), key=lambda file: file[0] in last):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / name) as file:
-            file.write(data)
+    base = next((place for place in (folder, *folder.parents) if has_file(place)), folder)
+    with temporary_folder(base, f".{folder.name[:40]}.") as staging:
+        new = staging / "new"
+        for name, data in files.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            with (new / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        if base != folder:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            new.replace(folder)
+            sync_folder(folder.parent)
+            return
+        for name in last:
+            (folder / name).unlink(missing_ok=True)
+        for name in sorted(files, key=lambda name: name in last):
+            path = (folder / name).resolve()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_file():
+                (new / name).chmod(stat.S_IMODE(path.stat().st_mode))
+            (new / name).replace(path)
+            sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

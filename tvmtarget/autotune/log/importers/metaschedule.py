@@ -38,9 +38,9 @@ from tvmtarget.autotune.log.records import (
     Trial,
     Workload,
 )
-from tvmtarget.autotune.log.report import write_lines
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.files import write_folder
 from tvmtarget.human_units import counted
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.target.problems import shown
@@ -267,12 +267,13 @@ def _export_pair(
         records += [_record_line(len(programs), trial, rest, aliases) for trial in best]
         if best:
             programs.append(_compact(_program(workload)))
+    files = {WORKLOADS: programs, RECORDS: records}
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        write_folder(
+            place, {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in files.items()}, [RECORDS]
+        )
     except OSError as error:
-        raise LogError(f"{str(place)!r} cannot be made: {error.strerror}") from error
-    write_lines(place / WORKLOADS, programs)
-    write_lines(place / RECORDS, records)
+        raise LogError(f"{str(place)!r} cannot be made: {error.strerror or error}") from error
     return True
 
 
