@@ -49,18 +49,30 @@ class Command(TyperCommand):
             args: the words behind the name of the command.
 
         Returns:
-            Words that are left.
+            Options that the command does not have itself, but accepts.
 
         Raises:
-            UsageError: an option of one value has several.
+            UsageError: an option of one value has several, the command does not accept an option, or there are more
+                arguments than it has.
         """
-        found: dict[str, str] = {}
+        own, others = self._split_words(ctx, args)
         # A shell that completes a word gets no error, which would garble the command line.
-        for option, value in () if ctx.resilient_parsing else _values(args, self.get_params(ctx)):
-            flag = max(option.opts, key=len)
-            if not option.multiple and found.setdefault(flag, value) != value:
-                raise UsageError(f"{flag} is both {found[flag]!r} and {value!r}; give one of them")
-        return super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            found: dict[str, str] = {}
+            for option, value in _values(own, self.get_params(ctx)):
+                flag = max(option.opts, key=len)
+                if not option.multiple and found.setdefault(flag, value) != value:
+                    raise UsageError(f"{flag} is both {found[flag]!r} and {value!r}; give one of them")
+        ctx.allow_extra_args = True
+        surplus = super().parse_args(ctx, own)
+        if surplus and not ctx.resilient_parsing:
+            raise UsageError(f"unexpected argument {surplus[0]!r}; see `{ctx.command_path} --help`")
+        ctx.args = others
+        return others
+
+    def _split_words(self, _ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401
+        """Split a command line into the words of the command, and options that it does not have itself, but accepts."""
+        return words, []
 
 
 def _values(words: Iterable[str], parameters: Iterable[Any]) -> Iterator[tuple[Any, str]]:

@@ -138,36 +138,16 @@ class TvmcCommand(Command):
     `context.args` has those of a command line, in the forms `--NAME=VALUE` and `--NAME`.
     """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a context of click
-        """Parse a command line without options of tvmc, wherever they stand.
-
-        Args:
-            ctx: the context of the command.
-            args: the words behind the name of the command.
-
-        Returns:
-            The options of tvmc.
-
-        Raises:
-            UsageError: an option is none of tvmc either, or one that something else replaces; the message says what.
-                Or there are more arguments than the command has.
-        """
+    def _split_words(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401
         # click itself would take an option that it does not know for the first argument.
-        own, others = _split_words(args, self.get_params(ctx))
-        # A shell that completes a word gets no error, which would garble the command line.
-        if not ctx.resilient_parsing:
-            found: dict[str, str] = {}
-            for option in others:
-                name = option.partition("=")[0]
-                self._reject_unknown(ctx, name)
-                if found.setdefault(name, option) != option:
-                    raise UsageError(f"{name} has two values, in {found[name]} and {option}; give one of them")
-        ctx.allow_extra_args = True
-        surplus = super().parse_args(ctx, own)
-        if surplus and not ctx.resilient_parsing:
-            raise UsageError(f"unexpected argument {surplus[0]!r}")
-        ctx.args = others
-        return others
+        own, others = _split_words(words, self.get_params(ctx))
+        found: dict[str, str] = {}
+        for option in () if ctx.resilient_parsing else others:
+            name = option.partition("=")[0]
+            self._reject_unknown(ctx, name)
+            if found.setdefault(name, option) != option:
+                raise UsageError(f"{name} has two values, in {found[name]} and {option}; give one of them")
+        return own, others
 
     def _reject_unknown(self, ctx: Any, name: str) -> None:  # noqa: ANN401 - a context of click
         if name in _INSTEAD:
