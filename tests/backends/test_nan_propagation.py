@@ -154,6 +154,25 @@ def test_integers_wrap_around_as_hashes_need(target):
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
+LARGE = """<ir_version: 8, opset_import: ["": 18]>
+g (uint64[4] x) => (uint64[4] less, uint64[4] rest, uint64[4] more, uint64[4] product, uint64[4] both,
+    uint64[4] quarter, bool[4] above)
+    <uint64 c = {9223372036854775813}, uint64 m = {18446744073709551615}, uint64 four = {4}> {
+  less = Sub(x, c) rest = Sub(m, x) more = Add(x, c) product = Mul(x, m)
+  a = Sub(c, x) b = Sub(a, m) both = Max(b, c) e = Sub(x, m) quarter = Div(e, four) above = Greater(e, c)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scalars_from_half_the_range_of_uint64_on_wrap_around(target):
+    model = tt.IRModule.from_onnx(parser.parse_model(LARGE))
+    feeds = {"x": np.array([0, 1, 2**63 + 6, 2**64 - 1], "uint64")}
+    expected = tt.build(model, "numpy").run(feeds)
+    assert expected["less"].tolist() == [2**63 - 5, 2**63 - 4, 1, 2**63 - 6]
+    for name, array in tt.build(model, target).run(feeds).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
 def test_nan_is_not_zero():
     model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         g (float[n, 3] x) => (int64[2, m] y) { y = NonZero(x) }""")

@@ -193,12 +193,19 @@ def _computed_in(dtype: str, written: Expr) -> Expr:
 
 
 def _as_type(value: Expr, dtype: str) -> Expr:
-    """Return an integer in another type, as C converts it: TVM makes no unsigned constant of a negative one."""
+    """Return an integer in a wider type, of whose results the lower bits are kept.
+
+    TVM makes no unsigned constant of a negative one, and no code of LLVM for a signed constant of 2^63 and more: it
+    becomes the negative one with the same 64 bits.
+    """
     from tvm import tirx
 
-    if isinstance(value, tirx.IntImm) and dtype.startswith("u"):
-        return tirx.const(int(value.value) % (1 << int(dtype.removeprefix("uint"))), dtype)
-    return tirx.Cast(dtype, value)
+    if not isinstance(value, tirx.IntImm):
+        return tirx.Cast(dtype, value)
+    number = int(value.value)
+    if dtype.startswith("u"):
+        return tirx.const(number % (1 << int(dtype.removeprefix("uint"))), dtype)
+    return tirx.const(number - (1 << 64) if number >> 63 > 0 else number, dtype)
 
 
 def _inequality(compared: Expr) -> Expr:
