@@ -151,9 +151,17 @@ def test_a_full_disk_is_an_error_before_llvm_ends_the_process(small_disk, monkey
     assert not [*small_disk.iterdir()]
 
 
-def test_a_small_limit_of_files_is_an_error_before_llvm_ends_the_process(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, resource.RLIM_INFINITY))
-    with pytest.raises(BackendError, match="at most 1 MiB, and object files need 32 MiB; raise the limit by ulimit -f"):
+@pytest.mark.parametrize(
+    ("limited", "message"),
+    [
+        (resource.RLIMIT_FSIZE, "at most 1 MiB, and object files need 32 MiB; raise the limit by ulimit -f"),
+        (resource.RLIMIT_AS, "0 bytes left of 1 MiB of address space, and LLVM needs 256 MiB; raise the .* ulimit -v"),
+    ],
+)
+def test_a_small_limit_of_the_process_is_an_error_before_llvm_ends_it(monkeypatch, limited, message):
+    most = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1 << 20 if kind == limited else most, most))
+    with pytest.raises(BackendError, match=message):
         tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "llvm", cache=False)
 
 

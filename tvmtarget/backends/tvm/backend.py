@@ -31,6 +31,7 @@ from tvmtarget.backends.tvm.compiled_module import (
     LOCK,
     CompiledModule,
     CudaModule,
+    check_address_space,
     generator_version,
     has_linker,
     import_tvm,
@@ -450,6 +451,7 @@ class _Compilation:
             if library is not None:
                 return self._opened(library)
         with _named_errors(request):
+            check_address_space()
             runs_here = request.target.kind == "llvm" and native_code_mismatch(request.target) is None
             if not self.is_tir and runs_here and has_linker():
                 library = self._within_limits(is_library=True).native_files().get(LIBRARY)

@@ -55,6 +55,7 @@ __all__ = [
     "CudaModule",
     "DeviceArray",
     "LinkedProgram",
+    "check_address_space",
     "generator_version",
     "has_linker",
     "host_value",
@@ -81,6 +82,7 @@ LARGE_WEIGHTS = "tvmtarget.large_weights"  # a function of executables that retu
 _SMALL = 16 << 10  # bytes of an input that is copied sooner than its address is found
 _LARGEST_KEPT = 64 << 20  # bytes of a copy of an input that a thread keeps for its next run
 _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
+_ADDRESS_SPACE = 256 << 20  # bytes; with less, LLVM ends the process or waits forever, for a small network, too
 LOCK = threading.Lock()
 
 
@@ -670,6 +672,25 @@ def object_folder() -> Iterator[Path]:
         )
     with temporary_folder() as folder:
         yield folder
+
+
+def check_address_space() -> None:
+    """Reject a compilation that may run out of address space.
+
+    LLVM ends the process if it gets no memory, without a message, as `quiet` hides it.
+
+    Raises:
+        BackendError: the limit of this process leaves too little.
+    """
+    limit, use = resource.getrlimit(resource.RLIMIT_AS)[0], Path("/proc/self/statm")
+    if limit == resource.RLIM_INFINITY or not use.exists():
+        return
+    left = max(0, limit - int(use.read_text().split()[0]) * resource.getpagesize())
+    if left < _ADDRESS_SPACE:
+        raise BackendError(
+            f"this process has {bytes_text(left)} left of {bytes_text(limit)} of address space, and LLVM needs "
+            f"{bytes_text(_ADDRESS_SPACE)}; raise the limit by ulimit -v"
+        )
 
 
 def _link(library: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
