@@ -215,6 +215,16 @@ def test_a_module_that_an_older_version_wrote_is_read(tmp_path):
     assert (tmp_path / "again.ttm").read_bytes() == (OLDER / "schema_1.irm").read_bytes()
 
 
+@pytest.mark.parametrize("target", ["numpy", "llvm", "[a=llvm,b=numpy](host=@a)"])
+@pytest.mark.parametrize("results", ["%x", "%x, %x", "%y, %x, %y"])
+def test_a_program_that_returns_an_input_or_a_value_twice_is_read(results, target, tmp_path):
+    text = f"func @main(%x: float32[3]) opsets(onnx=17) {{ %y = onnx.Neg(%x) return {results} }}"
+    given, path = {"x": np.arange(3, dtype="float32")}, tmp_path / "program.tta"
+    program = tt.build(tt.IRModule.parse(text), target)
+    program.save(path)
+    np.testing.assert_equal(tt.load(path).run(given), program.run(given))
+
+
 def test_a_program_of_a_later_schema_says_what_this_version_reads(tmp_path, monkeypatch):
     monkeypatch.setattr("tvmtarget.artifact.SCHEMA", 2)
     write_files(tmp_path / "later.tta", {})

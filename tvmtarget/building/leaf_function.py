@@ -22,6 +22,7 @@ from tvmtarget.backends.protocol import (
 )
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import BackendError, CompileError, RunError
+from tvmtarget.ir.onnx.graph import output_names
 from tvmtarget.ir.onnx.reader import decode_model
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
@@ -364,9 +365,9 @@ class LeafFunction:
         outputs = [one.name for one in model.graph.output]
         for what, found, stated in (
             ("inputs", inputs, self.request.inputs),
-            ("outputs", outputs, self.request.outputs),
+            ("outputs", outputs, output_names(self.request.outputs, self.request.inputs)),
         ):
-            if tuple(found) != stated:
+            if found != list(stated):
                 raise ValueError(f"its {what} are {shown(found)}, but the manifest has {shown(list(stated))}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import onnx
@@ -16,7 +16,7 @@ from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import TensorType
 
-__all__ = ["WriteTensor", "write_call", "write_graph"]
+__all__ = ["WriteTensor", "output_names", "write_call", "write_graph"]
 
 WriteTensor: TypeAlias = "Callable[[Constant], TensorProto]"
 
@@ -62,15 +62,29 @@ def write_graph(
 
 
 def _results(function: Function, *, is_nested: bool) -> list[str]:
-    """Return the names of results in ONNX; a result that must be copied gets a new name."""
-    own = function.types
-    taken = set() if is_nested else {param.name for param in function.params}
-    stem = f"__{function.name}_out" if is_nested else "__out"
-    results: list[str] = []
-    for position, result in enumerate(function.results):
-        results.append(f"{result}{stem}{position}" if result in taken or result not in own else result)
-        taken.add(result)
-    return results
+    outer = {result for result in function.results if result not in function.types}
+    if is_nested:
+        return output_names(function.results, outer, f"__{function.name}_out")
+    return output_names(function.results, outer.union(param.name for param in function.params))
+
+
+def output_names(results: Sequence[str], taken: Iterable[str], suffix: str = "__out") -> list[str]:
+    """Return the names of results in ONNX; a result that must be copied gets a new name.
+
+    Args:
+        results: the results of a function.
+        taken: values that no output can be, such as the inputs; and neither can a result that is one already.
+        suffix: what a new name has between the name of the result and its number.
+
+    Returns:
+        A name for each result.
+    """
+    known = set(taken)
+    names: list[str] = []
+    for position, result in enumerate(results):
+        names.append(f"{result}{suffix}{position}" if result in known else result)
+        known.add(result)
+    return names
 
 
 def _write_value(value: Value, info: onnx.ValueInfoProto, function: Function, *, is_nested: bool) -> None:
