@@ -144,8 +144,11 @@ def whole_number_of(variable: str) -> int | None:
     text = os.environ.get(variable)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 63:
-        raise TvmTargetError(f"environment variable {variable} is {text!r}; expected a whole number above 0")
+    # `int` raises another error for thousands of digits.
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(1 << 63)) or not 0 < int(text) < 1 << 63:
+        raise TvmTargetError(
+            f"environment variable {variable} is {text[:80]!r}; expected a whole number above 0 and below 2^63"
+        )
     return int(text)
 
 
