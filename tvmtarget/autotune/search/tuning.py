@@ -133,20 +133,9 @@ def tune(
         TuneStoppedError: the log cannot be written any more, or all workers are lost; the error has the result so far.
     """
     levels = (levels,) if isinstance(levels, str) else tuple(levels)
-    wrong = [level for level in levels if level not in LEVELS]
-    problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
-    if space not in SPACES:
-        problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
-    if space != "auto" and "kernel" not in levels:
-        problems.append(f"space {space!r} has no effect without the level 'kernel'; other levels measure no kernels")
+    problems = [*_level_problems(levels, space), *_budget_problems(trials, seconds)]
     if insecure and workers is None:
         problems.append("insecure (--insecure) has no effect without workers; pass workers (--workers)")
-    if not levels:
-        problems.append(f"no level is given to tune; there is {', '.join(LEVELS)}")
-    if trials is not None and not (isinstance(trials, int) and trials >= 1):
-        problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
-    if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-        problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
     # Read before anything is measured or written.
@@ -191,6 +180,25 @@ def tune(
                 plan, opened, journal, budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
             )
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
+
+
+def _level_problems(levels: Sequence[str], space: str) -> Iterator[str]:
+    """Yield what is wrong with the levels, and with the space of candidates for one of them."""
+    wrong = [level for level in levels if level not in LEVELS]
+    yield from (f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong)
+    if space not in SPACES:
+        yield f"unknown space {space!r}{did_you_mean(space, SPACES)}"
+    if space != "auto" and "kernel" not in levels:
+        yield f"space {space!r} has no effect without the level 'kernel'; other levels measure no kernels"
+    if not levels:
+        yield f"no level is given to tune; there is {', '.join(LEVELS)}"
+
+
+def _budget_problems(trials: object, seconds: object) -> Iterator[str]:
+    if trials is not None and not (isinstance(trials, int) and trials >= 1):
+        yield f"{trials} trials are given; at least one is needed, or None for 32 of each kernel"
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+        yield f"{seconds} seconds are given; a number that is not negative is needed, or None"
 
 
 def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
