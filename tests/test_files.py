@@ -111,6 +111,15 @@ def test_an_interrupted_write_of_a_folder_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_concurrent_writers_of_one_new_folder_all_write_their_files(tmp_path):
+    names = [f"{at}" for at in range(16)]
+    for at in range(8):
+        folder = tmp_path / f"folder{at}"
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda name, folder=folder: write_folder(folder, {name: b"x"}, last=[name]), names))
+        assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
 def test_files_of_a_folder_keep_their_permissions_and_links(tmp_path):
     (tmp_path / "plain").mkdir()
     write_folder(tmp_path / "folder", {"file": b"1", "linked": b"1"}, last=[])

@@ -291,9 +291,14 @@ def write_folder(folder: Path, files: Mapping[str, bytes], last: Collection[str]
                 os.fsync(file.fileno())
         if base != folder:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            new.replace(folder)
-            sync_folder(folder.parent)
-            return
+            try:
+                new.replace(folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another process made the folder meanwhile
+                    raise
+            else:
+                sync_folder(folder.parent)
+                return
         for name in last:
             (folder / name).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: name in last):
