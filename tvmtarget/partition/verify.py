@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, count, islice
+from itertools import chain, compress, count, islice, repeat
 from operator import attrgetter
 from typing import cast
 
@@ -346,10 +346,12 @@ def _every_call_gets_its_values(
         values: dict[str, str | Constant] = {constant.name: constant for constant in driver.constants}
         values |= zip([param.name for param in driver.params], operands, strict=True)
         for call in driver.body:
-            given = [values[name] for name in call.inputs]
             if call.callee is None:  # a copy
-                results: Iterable[str | Constant] = given
-            elif _is_leaf(module, call):
+                values[call.outputs[0].name] = values[call.inputs[0]]
+                continue
+            given = [values[name] for name in call.inputs]
+            results: Iterable[str | Constant]
+            if _is_leaf(module, call):
                 record = next(records, None)
                 if record is None or not _are_values(program, given, record.inputs):
                     names = () if record is None else record.ops[:1]
@@ -357,10 +359,11 @@ def _every_call_gets_its_values(
                 results = () if record is None else record.outputs
             else:
                 results = run(module[call.callee], given)
-            outputs, found = [output.name for output in call.outputs], [*results]
-            if len(outputs) != len(found):
-                problems.append(f"the call of {call.op!r} has {len(outputs)} results, and its function {len(found)}")
-            values |= dict.fromkeys(outputs, "") | dict(zip(outputs, found, strict=False))
+            found = [*results]
+            if len(call.outputs) != len(found):
+                counts = f"{len(call.outputs)} results, and its function {len(found)}"
+                problems.append(f"the call of {call.op!r} has {counts}")
+            values |= zip([output.name for output in call.outputs], chain(found, repeat("")), strict=False)
         return (values[name] for name in driver.results)
 
     problems: list[str] = []
@@ -372,13 +375,16 @@ def _every_call_gets_its_values(
 
 def _are_values(program: FlatProgram, given: Sequence[str | Constant], names: Sequence[str]) -> bool:
     """Return whether values are those of the program with some names; constants of equal data are equal."""
-    return len(given) == len(names) and all(
-        one == name
-        if isinstance(one, str)
-        else name in program.constants
-        and one.type == program.constants[name].type
-        and same_data(one, program.constants[name])
-        for one, name in zip(given, names, strict=True)
+    return [*given] == [*names] or (
+        len(given) == len(names)
+        and all(
+            one == name
+            if isinstance(one, str)
+            else name in program.constants
+            and one.type == program.constants[name].type
+            and same_data(one, program.constants[name])
+            for one, name in zip(given, names, strict=True)
+        )
     )
 
 
