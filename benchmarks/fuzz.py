@@ -106,7 +106,8 @@ def _tree(rng: random.Random, kind: str) -> tt.Target:
 
 
 def _check(plan: Plan) -> None:
-    """Check what `decompose` does not prove itself: bounds."""
+    """Check what `decompose` does not prove itself: bounds, and that functions compute what their operations do."""
+    plan.verify()
     if len(plan.root.parts) < plan.root.least_parts:
         raise AssertionError(f"{len(plan.root.parts)} subgraphs are below the bound {plan.root.least_parts}")
     found = plan.prediction

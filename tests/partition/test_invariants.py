@@ -296,7 +296,7 @@ def test_i10_the_divided_program_computes_the_same_bits(seed):
 @seeds
 def test_i11_inlined_without_copies_it_is_the_same_program(seed):
     plan = flat(seed)
-    whole = inline_calls(plan.module.main, plan.module.by_name).function
+    whole = inline_calls(plan.verify().module.main, plan.module.by_name).function
     assert structural_hash(plain(whole)) == structural_hash(plain(plan.request.module.main))
 
 
@@ -548,4 +548,31 @@ def test_a_call_or_an_entry_with_other_values_of_the_same_type_is_found_on_a_fla
     for wrong in (main.replace(body=(*main.body[:-1], second)), main.replace(results=main.results[::-1])):
         functions = tuple(wrong if function.name == "main" else function for function in plan.module.functions)
         with pytest.raises(ModelError, match="other values"):
+            dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()
+
+
+def changed(function, call, **fields):
+    body = [*function.body]
+    body[call] = dataclasses.replace(body[call], **fields)
+    return function.replace(body=tuple(body))
+
+
+def test_a_function_that_computes_something_else_is_found():
+    module = tt.IRModule.parse("""func @main(%x: float32[4], %y: float32[4]) opsets(onnx=17) {
+      %a: float32[4] = onnx.Sub(%x, %y) as a
+      %b: float32[4] = onnx.LeakyRelu(%a) {alpha=0.5} as b
+      %c: float32[4] = onnx.Tanh(%b) as c
+      return %b, %c
+    }""")
+    plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy](host=@cpu)", where={"*": "@npu"}).verify()
+    leaf = next(function for function in plan.module.functions if function.attr("role") == "leaf")
+    first, second = leaf.body[0].inputs
+    for wrong, message in (
+        (changed(leaf, 0, inputs=(second, first)), "op 'a' reads other values"),
+        (changed(leaf, 1, attrs=(("alpha", 0.25),)), "op 'b' has other attributes"),
+        (changed(leaf, 2, inputs=leaf.body[1].inputs), "op 'c' reads other values"),
+        (leaf.replace(results=leaf.results[::-1]), "returns other values"),
+    ):
+        functions = tuple(wrong if function is leaf else function for function in plan.module.functions)
+        with pytest.raises(ModelError, match=message):
             dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()

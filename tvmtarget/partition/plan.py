@@ -24,7 +24,7 @@ from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.plan_file import read_plan, write_plan
 from tvmtarget.partition.preparation import keep_for_edits, prepare
-from tvmtarget.partition.verify import verify_plan
+from tvmtarget.partition.verify import verify_dataflow, verify_plan
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -193,7 +193,7 @@ class Plan(Decomposition):
         return programs_of(self.module, self.topology)
 
     def verify(self) -> Self:
-        """Prove the invariants of a decomposition on the module itself.
+        """Prove the invariants of a plan on its module, and that its functions compute the program.
 
         Returns:
             The plan.
@@ -202,6 +202,7 @@ class Plan(Decomposition):
             ModelError: with every invariant that does not hold.
         """
         verify_plan(self.program, self.feasibility, self.module, self.outlined)
+        verify_dataflow(self.program, self.module, self.outlined.subgraphs)
         return self
 
     # --- Reports

@@ -29,7 +29,7 @@ from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.tree import Target
 
-__all__ = ["verify_plan"]
+__all__ = ["verify_dataflow", "verify_plan"]
 
 # Violations that an error lists.
 MAX_SHOWN = 5
@@ -77,6 +77,42 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     if proven is None or not _holds_again(program, feasibility, module, outlined, proven):
         _verify_all(program, feasibility, module, outlined)
     cache.proven = _ProvenPlan(program, feasibility.assumptions, module.target, module.by_name, outlined)
+
+
+def verify_dataflow(program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]) -> None:
+    """Verify operand by operand that functions compute what their operations do.
+
+    `verify_plan` proves that drivers call the functions with the values that the records list. Outlining writes both
+    from the same numbers, so that this is left out of every plan, whose time it would add to.
+
+    Args:
+        program: the original program.
+        module: the partitioned module, which keeps the rules of the IR.
+        subgraphs: records of its subgraphs.
+
+    Raises:
+        ModelError: with up to five operations that read other values, or have other attributes.
+    """
+    problems = [problem for record in subgraphs for problem in _differing_ops(program, module[record.function], record)]
+    if problems:
+        raise ModelError(*problems[:MAX_SHOWN])
+
+
+def _differing_ops(program: FlatProgram, leaf: Function, record: SubgraphRecord) -> Iterator[str]:
+    if len(leaf.params) != len(record.inputs) or len(leaf.body) != len(record.calls):
+        yield f"function {leaf.name!r} has other operands or operations than its subgraph lists"
+        return
+    values: dict[str, str | Constant] = {"": "", **{constant.name: constant for constant in leaf.constants}}
+    values |= zip([param.name for param in leaf.params], record.inputs, strict=True)
+    for index, call in zip(record.calls, leaf.body, strict=True):
+        op = program.body[index]
+        if not _are_values(program, [values.get(name, "") for name in call.inputs], op.inputs):
+            yield f"op {op.source!r} reads other values in function {leaf.name!r} than in the program"
+        if call.attrs != op.attrs or len(call.outputs) != len(op.outputs):
+            yield f"op {op.source!r} has other attributes or results in function {leaf.name!r} than in the program"
+        values |= zip([output.name for output in call.outputs], [output.name for output in op.outputs], strict=False)
+    if [values.get(name, "") for name in leaf.results] != [*record.outputs]:
+        yield f"function {leaf.name!r} returns other values than its subgraph lists"
 
 
 def _before(outlined: Outlined, proven: _ProvenPlan) -> Mapping[str, Function]:
