@@ -110,7 +110,8 @@ def _differing_ops(program: FlatProgram, leaf: Function, record: SubgraphRecord)
             yield f"op {op.source!r} reads other values in function {leaf.name!r} than in the program"
         if call.attrs != op.attrs or len(call.outputs) != len(op.outputs):
             yield f"op {op.source!r} has other attributes or results in function {leaf.name!r} than in the program"
-        values |= zip([output.name for output in call.outputs], [output.name for output in op.outputs], strict=False)
+        results = zip(call.outputs, op.outputs, strict=False)
+        values |= {output.name: result.name for output, result in results if output.name}  # "" stays an absent operand
     if [values.get(name, "") for name in leaf.results] != [*record.outputs]:
         yield f"function {leaf.name!r} returns other values than its subgraph lists"
 
