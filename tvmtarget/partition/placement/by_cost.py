@@ -34,7 +34,14 @@ from tvmtarget.partition.placement.energy import (
 )
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import PricedLabelings, Prices, priced_labelings
-from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option, level_of
+from tvmtarget.partition.placement.level import (
+    Assignment,
+    Level,
+    by_preference,
+    first_option,
+    level_of,
+    with_capacities,
+)
 from tvmtarget.partition.placement.local_search import (
     SubgraphMoves,
     mixtures,
@@ -43,14 +50,14 @@ from tvmtarget.partition.placement.local_search import (
     with_fewer_subgraphs,
 )
 from tvmtarget.partition.placement.maxflow import Budget
-from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import fewest_by_label, least_weight
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 from tvmtarget.target.topology import Site
 
-__all__ = ["CostChooser", "with_capacities"]
+__all__ = ["CostChooser"]
 
 # Up to this many labelings, all of them are compared, and the result is exact.
 ENUMERATED = 4096
@@ -302,23 +309,6 @@ class CostChooser:
             Assignment(labels[coupled.owner].tolist(), None, launches, level.capacity)
             for labels in search.below(total, most)
         ]
-
-
-def with_capacities(level: Level, estimates: Estimates) -> Level:
-    """Return a level with the memory capacities that the costs state.
-
-    Args:
-        level: the atoms and options of one system.
-        estimates: the costs.
-
-    Returns:
-        The level; with the capacities of the target where the costs state none.
-    """
-    stated = estimates.capacities()
-    if not stated:
-        return level
-    capacity = capacity_of(estimates.program, level.options, level.atoms, stated)
-    return replace(level, capacity=capacity)
 
 
 def _best_single_site(level: Level, problem: LabelingProblem) -> Site:

@@ -16,7 +16,14 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps, with_scarce_calls, with_unsized_values
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
+from tvmtarget.partition.placement.level import (
+    Assignment,
+    Chooser,
+    Level,
+    by_preference,
+    decision_inputs,
+    with_capacities,
+)
 from tvmtarget.partition.plan_cache import digest
 from tvmtarget.target.topology import Site
 from tvmtarget.target.tree_paths import covers
@@ -184,8 +191,6 @@ class _PreferenceChooser:
     estimates: Estimates
 
     def __call__(self, level: Level) -> Assignment:
-        from tvmtarget.partition.placement.by_cost import with_capacities
-
         return by_preference(with_capacities(level, self.estimates))
 
 
@@ -333,8 +338,6 @@ class PinnedChooser:
         """Choose among allowed options; release atoms whose weights do not fit, and all where that does not suffice."""
         capacity = level.capacity
         if self.estimates is not None:
-            from tvmtarget.partition.placement.by_cost import with_capacities
-
             capacity = with_capacities(level, self.estimates).capacity
         if capacity is None:
             return self.choose(replace(level, allowed=allowed))

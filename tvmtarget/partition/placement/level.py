@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.control_scalars import control_scalars_of
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Dataflow, Ints
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.placement.feasibility import Feasibility, has_preference
@@ -35,6 +36,7 @@ __all__ = [
     "level_of",
     "only_option",
     "preferred",
+    "with_capacities",
 ]
 
 
@@ -244,6 +246,23 @@ def level_of(
         control_scalars=control_scalars,
         followed=followed,
     )
+
+
+def with_capacities(level: Level, estimates: Estimates) -> Level:
+    """Return a level with the memory capacities that the costs state.
+
+    Args:
+        level: the atoms and options of one system.
+        estimates: the costs.
+
+    Returns:
+        The level; with the capacities of the target where the costs state none.
+    """
+    stated = estimates.capacities()
+    if not stated:
+        return level
+    capacity = capacity_of(estimates.program, level.options, level.atoms, stated)
+    return replace(level, capacity=capacity)
 
 
 def _systems_around(topology: Topology, site: Site, options: Sequence[Site]) -> list[Site]:

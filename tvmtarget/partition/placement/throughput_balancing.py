@@ -23,11 +23,11 @@ import numpy as np
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.placement.by_cost import CostChooser, with_capacities
+from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.level import Assignment, Level
+from tvmtarget.partition.placement.level import Assignment, Level, with_capacities
 from tvmtarget.partition.placement.local_search import neighboring_labelings, paired
 from tvmtarget.partition.subgraphs.forming import quick_subgraphs
 
