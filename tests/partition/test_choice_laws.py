@@ -16,7 +16,7 @@ from models import random_graph
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
-from tvmtarget.partition.placement import by_cost
+from tvmtarget.partition.placement import labeling_search
 from tvmtarget.partition.subgraphs import edge_contraction
 from tvmtarget.support.builtin import LLVM, ONNXRUNTIME
 from tvmtarget.support.strategy import reject
@@ -80,8 +80,8 @@ def test_fewer_requirements_never_cost_much(size, seed):
 @pytest.mark.parametrize("work", [0, 200])
 def test_a_plan_is_valid_and_no_worse_than_by_preference_when_work_runs_out(work, monkeypatch):
     """`decompose` proves every plan; here all that is left of the search are its cheapest steps."""
-    monkeypatch.setattr(by_cost, "WORK", 0)
-    monkeypatch.setattr(by_cost, "WORK_BESIDE", work)
+    monkeypatch.setattr(labeling_search, "WORK", 0)
+    monkeypatch.setattr(labeling_search, "FIXED_WORK", work)
     monkeypatch.setattr(edge_contraction, "WORK", 0)
     for seed in range(12):
         module, costs = tt.IRModule.from_onnx(random_graph(120, seed)), costs_of(seed)

@@ -315,8 +315,8 @@ def boards(*sizes, **attributes):
 def test_prices_of_memory_make_a_bound_where_assignments_are_too_many_to_compare(monkeypatch):
     from benchmarks.oracle import judged_tree
 
-    for name in ("ENUMERATED", "FEW", "SMALL"):
-        monkeypatch.setattr(f"tvmtarget.partition.placement.by_cost.{name}", 0)
+    for name in ("labeling_search.MAX_ENUMERATED", "labeling_search.MAX_BRANCHED", "incumbent.SMALL"):
+        monkeypatch.setattr(f"tvmtarget.partition.placement.{name}", 0)
     # That none is above the least is judged, too.
     judged = [judged_tree(seed, "capacity") for seed in (6, 9, 11, 16, 18, 21)]
     assert sum(one.bound for one in judged) / len(judged) > 0.85  # 0.75 without prices

@@ -352,7 +352,7 @@ def test_a_bound_is_true_where_copies_share_links(seed, sites, tries):
     where = {"*": "!@cpu&!@c" if sites == "ab" else "!@cpu"}
     with pytest.MonkeyPatch.context() as patch:
         if not tries:
-            patch.setattr("tvmtarget.partition.placement.by_cost.ENUMERATED", 0)
+            patch.setattr("tvmtarget.partition.placement.labeling_search.MAX_ENUMERATED", 0)
         plan = tt.decompose(module, STAR, costs, where=where)
     least = min(
         star_total(module, costs, choice, module.main.results)

@@ -126,11 +126,11 @@ def test_nested_systems_are_not_called_again_where_few_calls_save_more_copies_th
 
 def test_moves_of_single_operations_improve_plans_of_middle_size(monkeypatch):
     from benchmarks._small import small
-    from tvmtarget.partition.placement import by_cost
+    from tvmtarget.partition.placement import hill_climbing
 
     case = small(0, 80, 3, "strewn")
     with_moves = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction.total
-    monkeypatch.setattr(by_cost, "MOVED", 0)
+    monkeypatch.setattr(hill_climbing, "MAX_MOVED_ATOMS", 0)
     assert with_moves < tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction.total
 
 
@@ -149,10 +149,10 @@ def test_plans_are_near_the_least_where_calls_take_longer_than_operations():
 def test_the_bound_by_the_dual_is_not_above_the_least(style, monkeypatch):
     """Programs so small that the bound is not needed otherwise, and so the oracle knows the least."""
     from benchmarks._small import least_by_milp, small
-    from tvmtarget.partition.placement import by_cost
+    from tvmtarget.partition.placement import labeling_search
 
-    for name in ("FEW", "ENUMERATED", "BETTER"):
-        monkeypatch.setattr(by_cost, name, 1)
+    for name in ("MAX_BRANCHED", "MAX_ENUMERATED", "MAX_BETTER"):
+        monkeypatch.setattr(labeling_search, name, 1)
     for seed in range(2):
         case = small(seed, 7, 3, style)
         prediction = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction

@@ -14,20 +14,21 @@ import numpy as np
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.placement.by_cost import FEW, CostChooser
+from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.labeling_search import MAX_BRANCHED
 from tvmtarget.partition.placement.level import Assignment, Level, level_of
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 
 __all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 
 # More leaves are decided level by level only, because tables of copies grow with their square, except for so few
-# operations that branch and bound is tried (`FEW`) and these tables have no more than MAX_ENTRIES. So are programs of
-# more operations: a system gets many calls there, which the joint choice does not know.
+# operations that branch and bound is tried (`MAX_BRANCHED`) and these tables have no more than MAX_ENTRIES. So are
+# programs of more operations: a system gets many calls there, which the joint choice does not know.
 MAX_LEAVES, MAX_ENTRIES, MAX_OPS = 24, 100_000, 2000
 
 
@@ -105,7 +106,7 @@ def next_joint_sites(
     copies = _copies(feasibility, estimates, level, detours)
     chooser = CostChooser(feasibility, estimates, coupled, bounds=False, detours=detours)
     choices: Iterable[Assignment] = chooser.below(level, total, most)
-    if len(level.atoms) > FEW:
+    if len(level.atoms) > MAX_BRANCHED:
         choices = [chooser.with_costlier_calls(level)]
     for choice in choices:
         yield _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
@@ -113,7 +114,7 @@ def next_joint_sites(
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
     leaves, ops = len(feasibility.leaves), len(feasibility.program.top)
-    return (leaves <= MAX_LEAVES and ops <= MAX_OPS) or (ops <= FEW and leaves**2 * ops <= MAX_ENTRIES)
+    return (leaves <= MAX_LEAVES and ops <= MAX_OPS) or (ops <= MAX_BRANCHED and leaves**2 * ops <= MAX_ENTRIES)
 
 
 def _level_of_leaves(feasibility: Feasibility) -> Level:
