@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from tvmtarget.human_units import bytes_text, counted
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
@@ -131,7 +131,13 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
     leaves = [(leaf.path, leaf.domain) for leaf in program.topology.leaves() if leaf.domain in limits]
     if not leaves:
         return {}
-    sizes: dict[str, int] = {}
+    typed = program.wiring.type_numbers
+    of_type = [_nbytes(type_, estimates) or 0 for type_ in typed.types]
+    sizes = {name: of_type[number] for name, number in typed.numbers.items()}
+    whole = sum(sizes.values()) + sum(constant.data.nbytes for constant in program.constants.values())
+    # Every plan checks this, also those that answer questions; mostly each memory holds the whole program.
+    if whole <= min(limits[domain] for _, domain in leaves):
+        return {}
     found = {}
     for index, call in enumerate(program.body):
         if call.regions:
@@ -141,9 +147,7 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
             if name in program.constants:
                 weights += program.constants[name].data.nbytes
                 continue
-            if name not in sizes:
-                sizes[name] = _nbytes(program, estimates, name) or 0
-            values += sizes[name]
+            values += sizes.get(name, 0)
         for path, domain in leaves:
             limit = limits[domain]
             # Weights that alone are too large have messages of their own (`memory_capacity.py`).
@@ -156,9 +160,8 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
     return found
 
 
-def _nbytes(program: FlatProgram, estimates: Estimates | None, name: str) -> int | None:
+def _nbytes(type_: Type | None, estimates: Estimates | None) -> int | None:
     """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
-    type_ = program.types.get(name)
     if not isinstance(type_, TensorType):
         return None if type_ is None else 0
     return type_.nbytes if estimates is None else estimates.nbytes(type_)
@@ -235,7 +238,7 @@ class _Schedule:
         made, read, results = *self._accesses(), frozenset(program.function.results)
         found: dict[str, list[_Span]] = {domain: [] for domain in self.positions if domain in limited}
         for name in dict.fromkeys((*made, *read)):
-            size = 0 if name in program.constants else _nbytes(program, self.plan.estimates, name)
+            size = 0 if name in program.constants else _nbytes(program.types.get(name), self.plan.estimates)
             if size == 0:
                 continue
             begin, reading, is_result = made.get(name), read.get(name, []), name in results
