@@ -81,6 +81,15 @@ class CoupledAtoms:
         """Whether some variable stands for several atoms."""
         return len(self.owner) > int(self.owner.max(initial=-1)) + 1
 
+    @cached_property
+    def conflicts(self) -> Mapping[int, Sequence[int]]:
+        """For variables of `apart`, those that must have another label."""
+        found: dict[int, list[int]] = {}
+        for one, other in self.apart:
+            found.setdefault(one, []).append(other)
+            found.setdefault(other, []).append(one)
+        return found
+
     def contracted(self, problem: LabelingProblem) -> LabelingProblem:
         """Return the labeling problem of the variables.
 

@@ -307,15 +307,11 @@ class Incumbent:
         Returns:
             A labeling that may still break requests.
         """
-        others: dict[int, list[int]] = {}
-        for one, other in self.coupled.apart:
-            others.setdefault(one, []).append(other)
-            others.setdefault(other, []).append(one)
         for pair in self.coupled.apart:
             if labels[pair[0]] != labels[pair[1]]:
                 continue
             now = labels.tolist()
-            moves = (move for atom in pair for move in self.moves.of_groups_at(now, atom, others))
+            moves = (move for atom in pair for move in self.moves.of_groups_at(now, atom, self.coupled.conflicts))
             _, atoms, label = min(moves, default=(0, [], 0))
             labels = labels.copy()
             labels[atoms] = label
