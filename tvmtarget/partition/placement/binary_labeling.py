@@ -176,7 +176,7 @@ def _pairwise(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Pa
     is; any other choice would cost as much as the whole term.
     """
     count = len(decisions)
-    terms, (starts, ends, shared) = _triangles(terms, count)
+    terms, (starts, ends, shared) = _triangles(terms)
     sizes = np.bincount(terms.owner, minlength=len(terms.cost))
     several = sizes > 1
     position = count + np.cumsum(several) - 1
@@ -202,7 +202,7 @@ def _pairwise(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Pa
     return graph.without(gone), first_head[several]
 
 
-def _triangles(terms: Terms, count: int) -> tuple[Terms, tuple[Ints, Ints, Ints]]:
+def _triangles(terms: Terms) -> tuple[Terms, tuple[Ints, Ints, Ints]]:
     """Replace two opposite terms over the same tail and two heads by three pairs: both ends of each, and their cost.
 
     A cost that is paid once if not all three agree is half of that cost for each of the two pairs that disagree; all

@@ -382,7 +382,7 @@ class _PinChoice:
             conflict = conflict_text(
                 self.feasibility.program, group, lambda program: bool(self._over(program).supporting(group))
             )
-            text = f"ops {self._names(group, ', ')} must share a site, and no leaf supports all of them"
+            text = f"ops {self._names(group)} must share a site, and no leaf supports all of them"
             raise InfeasibleError(text + conflict)
         # Moving as few operations as possible keeps most of the plan, which was good without the requirement.
         counts = Counter(self.site(index) for index in group)
@@ -449,15 +449,15 @@ class _PinChoice:
 
         advice = conflict_text(self.feasibility.program, calls, is_feasible)
         heads = tuple(sorted({head for pair in conflict for head in pair}))
-        text = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
+        text = f"{self._names(heads[:-1])} and {self._names(heads[-1:])}"
         raise InfeasibleError(f"ops {text} must be apart, and no choice of leaves keeps them so{advice}")
 
     def _over(self, program: FlatProgram) -> _PinChoice:
         """Return the same choice for a program with fewer requirements."""
         return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
-    def _names(self, calls: tuple[int, ...], separator: str = "") -> str:
-        return separator.join(repr(self.feasibility.program.body[index].source) for index in sorted(calls)[:4])
+    def _names(self, calls: tuple[int, ...]) -> str:
+        return ", ".join(repr(self.feasibility.program.body[index].source) for index in sorted(calls)[:4])
 
 
 @dataclass(frozen=True, slots=True)

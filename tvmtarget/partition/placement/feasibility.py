@@ -635,11 +635,11 @@ class Feasibility:
         reason = (
             self._pattern_reason(index, site, strategy, op)
             if strategy.is_matching
-            else self._op_reason(index, site, strategy, op)
+            else self._op_reason(index, strategy, op)
         )
         return reason or self._limit_reason(index, site, strategy)
 
-    def _op_reason(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
+    def _op_reason(self, index: int, strategy: Strategy, op: Op) -> Reject | None:
         """Return a strategy's reason; support, but no reason, is reused for a fingerprint, as reasons contain names."""
         # A strategy may read the data of constants and nested bodies, so its answer need not hold for other operations.
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
@@ -662,7 +662,7 @@ class Feasibility:
         group = self.groups.of.get(index)
         if group is not None and group.pattern_of(leaf.target.kind) is not None:
             return None
-        alone = self._op_reason(index, leaf, strategy, op)
+        alone = self._op_reason(index, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
     def _constraint_reason(self, requirements: tuple[Requirement, ...], leaf: Site) -> Reject | None:

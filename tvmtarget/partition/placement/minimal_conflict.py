@@ -10,7 +10,7 @@ from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.where_rules import Requirement
 
-__all__ = ["MAX_TESTS", "conflict_text", "find_minimal_conflict", "minimal_subset"]
+__all__ = ["conflict_text", "find_minimal_conflict", "minimal_subset"]
 
 # Every test decides feasibility of some operations anew.
 MAX_TESTS = 20
