@@ -118,6 +118,7 @@ class Feasibility:
         program: FlatProgram | None = None,
         assumed: frozenset[tuple[int, str]] | None = None,
         refused: Mapping[tuple[int, str], str] | None = None,
+        first_kind: str | None = None,
     ) -> Feasibility:
         """Return the same for another program or other assumptions.
 
@@ -125,6 +126,7 @@ class Feasibility:
             program: a program; None keeps this one.
             assumed: assumptions; None keeps these.
             refused: why code generators failed to compile operations; None keeps these.
+            first_kind: the kind of leaves whose patterns win; None keeps this one.
 
         Returns:
             New results that share the cache.
@@ -134,7 +136,7 @@ class Feasibility:
             self.assumed if assumed is None else assumed,
             splits=self.splits,
             cache=self.cache,
-            first_kind=self.first_kind,
+            first_kind=self.first_kind if first_kind is None else first_kind,
             refused=self.refused if refused is None else refused,
         )
 
@@ -203,23 +205,13 @@ class Feasibility:
     @cached_property
     def alternatives(self) -> tuple[Feasibility, ...]:
         """Results where another kind of leaf wins overlapping patterns, if every operation still fits somewhere."""
-        options = (
-            Feasibility(
-                self.program,
-                self.assumed,
-                splits=self.splits,
-                cache=self.cache,
-                first_kind=kind,
-                refused=self.refused,
-            )
-            for kind in self.groups.overlapped
-        )
+        options = (self.replace(first_kind=kind) for kind in self.groups.overlapped)
         return tuple(option for option in options if option.is_complete)
 
     @property
     def is_complete(self) -> bool:
         """Whether every operation fits a site."""
-        return not list(self.unsupported())
+        return next(self.unsupported(), None) is None
 
     def _allows(self, index: int, site: Site) -> bool:
         requirements = self.program.requirements[index]
