@@ -39,7 +39,7 @@ def expand_labels(
     if len(problem.domains) == 2:
         return _expanded(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
     if start is None:
-        start = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max).argmin(axis=1)
+        start = problem.allowed_costs.argmin(axis=1)
     return _sweep(energy, start, budget)
 
 

@@ -21,7 +21,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.placement.energy import Bools, LabelingProblem
+from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Level, preferred
 from tvmtarget.partition.values import Values
@@ -31,8 +31,6 @@ __all__ = ["CostMatrix", "cost_matrix_of"]
 
 # Sums stay below this power of two, to fit 64 bits; costs are divided by a power of two where they would not.
 BITS = 60
-
-_ENDLESS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -357,17 +355,17 @@ def _atom_times(
         if option in level.drivers:
             _add_driven(feasibility, level, times, launch, shift, option, known, unknown)
             continue
-        least, is_first_unknown = np.full(len(members), _ENDLESS), np.zeros(len(members), dtype=np.bool_)
+        least, is_first_unknown = np.full(len(members), ENDLESS), np.zeros(len(members), dtype=np.bool_)
         is_unsupported = np.ones(len(members), dtype=np.bool_)
         for leaf, column in zip(feasibility.leaves_below(site), feasibility.columns(site), strict=True):
-            flat = [_ENDLESS if time is None else time >> shift for time in times[leaf.path]]
+            flat = [ENDLESS if time is None else time >> shift for time in times[leaf.path]]
             found = np.array(flat, dtype=np.int64)[signatures[members]]
             supported = feasibility.supported[members, column]
-            is_first_unknown |= is_unsupported & supported & (found == _ENDLESS)
+            is_first_unknown |= is_unsupported & supported & (found == ENDLESS)
             is_unsupported &= ~supported
             least = np.where(supported, np.minimum(least, found), least)
-        np.add.at(known[:, option], owner, np.where(least == _ENDLESS, 0, least))
-        np.add.at(unknown[:, option], owner, is_first_unknown | (least == _ENDLESS))
+        np.add.at(known[:, option], owner, np.where(least == ENDLESS, 0, least))
+        np.add.at(unknown[:, option], owner, is_first_unknown | (least == ENDLESS))
     return known, unknown
 
 

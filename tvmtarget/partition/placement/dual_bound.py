@@ -52,8 +52,6 @@ MAX_COSTS = 4_000_000
 # Prices of the calls on a path that are tried, and the steps for each.
 TRIALS, TRIAL_STEPS = 8, 15
 
-_ENDLESS = float(np.iinfo(np.int64).max)
-
 _Floats = npt.NDArray[np.float64]
 
 
@@ -88,7 +86,7 @@ class DualAscent:
         if not self.steps:
             return
         self._saved = 0 if detours is None or not self.is_relaxed else detours.most(problem)
-        self._unary: _Floats = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).T.astype(np.float64)
+        self._unary: _Floats = problem.allowed_costs.T.astype(np.float64)
         self._most = energy.total(self._unary.argmin(axis=0)) + int(problem.launches.sum())
         self._parts: list[Edges]
         if copies is None:

@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem
+from tvmtarget.partition.placement.energy import ENDLESS, Bools, Energy, LabelingProblem
 
 __all__ = ["ColumnSum", "Edges", "SetEdges", "tails_first"]
 
 # Table entries that are worked on together, so that they stay in the cache of a core.
 BLOCK_ENTRIES = 150_000
 
-_ENDLESS = float(np.iinfo(np.int64).max)
+_ENDLESS = float(ENDLESS)
 
 _Floats = npt.NDArray[np.float64]
 

@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 
-__all__ = ["Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings", "labelings_below"]
+__all__ = ["ENDLESS", "Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings", "labelings_below"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
+# The cost of what is not allowed.
+ENDLESS = np.iinfo(np.int64).max
 
 # Sets of up to this many domains are coded as integers of 64 bits, beside the number of a domain.
 MAX_CODED = 54
@@ -68,6 +70,11 @@ class LabelingProblem:
     domain_memory: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     route_times: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
     route_before: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
+
+    @property
+    def allowed_costs(self) -> Ints:
+        """Cost of each atom under each label, endless under those that it may not have."""
+        return np.where(self.allowed, self.costs, ENDLESS)
 
     def total(self, labels: Ints) -> int:
         """Return the cost of atoms and copies, without launches.
@@ -502,7 +509,7 @@ def labelings_below(
         for atom in {*found, producers[value]} - {NO_PRODUCER}:
             values_of[atom].append(value)
 
-    own = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).min(axis=1)
+    own = problem.allowed_costs.min(axis=1)
     ahead = np.concatenate([np.cumsum(own[::-1])[::-1], [0]])
     rows, spent = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
     used, calls = np.zeros((1, len(labels)), dtype=np.bool_), np.zeros(1, dtype=np.int64)

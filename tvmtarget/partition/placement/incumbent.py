@@ -13,7 +13,7 @@ import numpy as np
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of
+from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem, energy_of
 from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.local_search import SubgraphMoves, with_fewer_subgraphs
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
@@ -40,8 +40,6 @@ MAX_LIMITED, MAX_LIMITED_ENTRIES = 16, 400_000
 
 # Up to this many labelings, the cheapest without calls, have their calls bounded where several are returned.
 MAX_BOUNDS = 256
-
-_ENDLESS = np.iinfo(np.int64).max
 
 _Forming: TypeAlias = Callable[[Level, Sequence[int], Sequence[int]], list[list[int]]]
 
@@ -280,7 +278,7 @@ class Incumbent:
         graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
         weights: list[int] = self.problem.launches.tolist()
         if self.coupled.most and self.coupled.exceeds(fewest_by_label(graph)):
-            return _ENDLESS
+            return ENDLESS
         return cost + least_weight(graph, weights)
 
     def _kept_apart(self, candidates: Sequence[Ints]) -> Sequence[Ints]:

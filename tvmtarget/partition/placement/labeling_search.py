@@ -14,7 +14,13 @@ from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.dual_bound import DualAscent
-from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
+from tvmtarget.partition.placement.energy import (
+    ENDLESS,
+    LabelingProblem,
+    energy_of,
+    enumerate_labelings,
+    labelings_below,
+)
 from tvmtarget.partition.placement.hill_climbing import MAX_MIXED, HillClimbing
 from tvmtarget.partition.placement.incumbent import Incumbent
 from tvmtarget.partition.placement.lagrangian import PricedLabelings, Prices, priced_labelings
@@ -70,8 +76,6 @@ MAX_RESTARTS = 2
 # Edge visits that the cuts of one level may take, per atom and value, and in addition. Beyond the budget the
 # assignment is valid, but not proven to be the best.
 WORK, FIXED_WORK = 4, 10**6
-
-_ENDLESS = np.iinfo(np.int64).max
 
 
 class LabelingSearch:
@@ -146,7 +150,7 @@ class LabelingSearch:
         Those that only detours make better are left out where they are too many.
         """
         for saved in dict.fromkeys((self.best.most_saved, 0)):
-            found = labelings_below(self._problem, min(total + saved, _ENDLESS), MAX_BETTER, self.best.keeps)
+            found = labelings_below(self._problem, min(total + saved, ENDLESS), MAX_BETTER, self.best.keeps)
             if found is not None:
                 return found, saved
         return None
@@ -402,13 +406,13 @@ def starting_labelings(problem: LabelingProblem) -> Iterator[Ints]:
     Yields:
         The first, then one for each label, then one for each memory of several labels.
     """
-    costs = np.where(problem.allowed, problem.costs, _ENDLESS)
+    costs = problem.allowed_costs
     labels = np.arange(len(problem.domains))
     shared = (problem.domains == domain for domain in np.unique(problem.domains).tolist())
     yield costs.argmin(axis=1)
     for mask in (*(labels == label for label in labels.tolist()), *(one for one in shared if one.sum() > 1)):
-        inside = np.where(mask, costs, _ENDLESS)
-        yield np.where(inside.min(axis=1) < _ENDLESS, inside.argmin(axis=1), costs.argmin(axis=1))
+        inside = np.where(mask, costs, ENDLESS)
+        yield np.where(inside.min(axis=1) < ENDLESS, inside.argmin(axis=1), costs.argmin(axis=1))
 
 
 def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
@@ -427,5 +431,5 @@ def _lower_bound(problem: LabelingProblem, without_launches: Ints | None) -> int
     """
     if len(problem.launches) == 2 and without_launches is not None:
         return problem.total(without_launches) + int(problem.launches.min())
-    operations = np.where(problem.allowed, problem.costs, _ENDLESS).min(axis=1).sum()
+    operations = problem.allowed_costs.min(axis=1).sum()
     return int(operations) + int(problem.launches.min())

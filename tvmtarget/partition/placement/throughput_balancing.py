@@ -25,7 +25,7 @@ from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
-from tvmtarget.partition.placement.energy import Bools, LabelingProblem
+from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level, with_capacities
 from tvmtarget.partition.placement.local_search import neighboring_labelings, paired
@@ -45,8 +45,6 @@ MAX_ATOMS, KEPT, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
 
 # Ways in which equal machines share stages that are searched: all of them up to five equal machines.
 MAX_GROUPINGS = 7
-
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -121,18 +119,18 @@ def balance_stages(sequence: AtomSequence, max_replicas: int = 1) -> Stages | No
     count, machines = len(sequence.costs), len(sequence.launches)
     kinds, place = sequence.kinds(), np.arange(count + 1)
     # best[m][b]: least possible largest load of the first m machines if they have the positions before b.
-    best = [np.full(count + 1, _NEVER)]
+    best = [np.full(count + 1, ENDLESS)]
     best[0][0] = 0
     begins: list[Ints] = []
     shares: list[Ints] = []
     between = _StageTraffic(sequence)
     for machine in range(machines):
         loads = between.loads(machine)
-        least, begin, share = np.full(count + 1, _NEVER), np.zeros_like(place), np.ones_like(place)
+        least, begin, share = np.full(count + 1, ENDLESS), np.zeros_like(place), np.ones_like(place)
         for number in range(1, 1 + min(max_replicas, machine + 1)):
             if kinds[machine + 1 - number] != kinds[machine]:
                 break
-            shared = np.where(loads == _NEVER, _NEVER, -(-loads // number))
+            shared = np.where(loads == ENDLESS, ENDLESS, -(-loads // number))
             worst = np.maximum(best[machine + 1 - number][:, None], shared)
             at = worst.argmin(axis=0)
             is_less = worst[at, place] < least
@@ -141,7 +139,7 @@ def balance_stages(sequence: AtomSequence, max_replicas: int = 1) -> Stages | No
         best.append(least)
         begins.append(begin)
         shares.append(share)
-    if best[-1][count] == _NEVER:
+    if best[-1][count] == ENDLESS:
         return None
     chosen, replicas = [0] * count, [0] * machines
     end, machine = count, machines
@@ -192,7 +190,7 @@ class _StageTraffic:
             machine: index of the machine.
 
         Returns:
-            A matrix over begin (row) and end (column); `_NEVER` where the machine cannot have the stage.
+            A matrix over begin (row) and end (column); `ENDLESS` where the machine cannot have the stage.
         """
         sequence = self.sequence
         size = len(sequence.costs) + 1
@@ -207,7 +205,7 @@ class _StageTraffic:
         else:
             loads += live_out + self.external
         loads[position[:, None] < position[None, :]] += sequence.launches[machine]
-        loads[(position[:, None] > position[None, :]) | (forbidden[None, :] > forbidden[:, None])] = _NEVER
+        loads[(position[:, None] > position[None, :]) | (forbidden[None, :] > forbidden[:, None])] = ENDLESS
         return loads
 
 
@@ -331,7 +329,7 @@ class _LoadSearch:
         """
         problem, order = self.problem, self.level.graph.topological_order
         width = KEPT // len(order)
-        own = np.where(problem.allowed, problem.costs, _NEVER).min(axis=1)
+        own = problem.allowed_costs.min(axis=1)
         ahead = int(own.sum())
         rows, loads = np.zeros((1, len(order)), dtype=np.int64), np.zeros((1, self.count + 1), dtype=np.int64)
         used = np.zeros((1, len(problem.launches)), dtype=np.bool_)
@@ -521,7 +519,7 @@ def _permuted(sequence: AtomSequence, order: tuple[int, ...]) -> AtomSequence:
 
 def _cheapest(problem: LabelingProblem, columns: Sequence[Sequence[int]]) -> Ints:
     """Return the cheapest allowed option of each atom (row) in each machine (column)."""
-    costs = np.where(problem.allowed, problem.costs, _NEVER)
+    costs = problem.allowed_costs
     return np.stack([np.array(own)[costs[:, own].argmin(axis=1)] for own in columns], axis=1)
 
 
@@ -564,7 +562,7 @@ def _runs(sequence: AtomSequence, most: int = MAX_POSITIONS) -> list[int]:
             passing[value.readers[-1] + 1] -= value.cost
     cuts = passing.cumsum()[: count + 1]  # what a cut before each position costs
     time = sequence.costs.min(axis=1).cumsum()
-    part = (time * most) // (int(time[-1]) + 1) if time[-1] < _NEVER // most else np.arange(count) * most // count
+    part = (time * most) // (int(time[-1]) + 1) if time[-1] < ENDLESS // most else np.arange(count) * most // count
     begins = np.flatnonzero(np.diff(part, prepend=-1))
     ends = [*begins[1:].tolist(), count]
     found = [begin + int(cuts[begin:end].argmin()) for begin, end in zip(begins.tolist(), ends, strict=True)]
