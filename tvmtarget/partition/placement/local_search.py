@@ -114,24 +114,14 @@ class SubgraphMoves:
             The labeling after all moves.
         """
         now: list[int] = labels.tolist()
-        allowed, costs = self.problem.allowed, self.problem.costs
         for subgraph in subgraphs:
-            old = now[subgraph[0]]
+            saved = self.launches[now[subgraph[0]]]
             # Without a launch, moving single atoms already finds the improvement.
-            if not self.launches[old]:
+            if not saved:
                 continue
-            values = sorted({value for atom in subgraph for value in self.values_of[atom]})
-            own = costs[subgraph].sum(axis=0).tolist()
-            before = own[old] + self.launches[old] + sum(self._copy_cost(value, now) for value in values)
-            found: list[tuple[int, int]] = []
-            for new in np.flatnonzero(allowed[subgraph].all(axis=0)).tolist():
-                if new == old:
-                    continue
-                self._set(now, subgraph, new)
-                launch = 0 if self._has_neighbour(subgraph, values, now, new) else self.launches[new]
-                found.append((own[new] + launch + sum(self._copy_cost(value, now) for value in values), new))
-            least, best = min(found, default=(before, old))
-            self._set(now, subgraph, best if least < before else old)
+            change, label = min(self._changes(now, subgraph), default=(saved, -1))
+            if change < saved:
+                self._set(now, subgraph, label)
         return np.array(now, dtype=np.int64)
 
     def of_groups_at(
@@ -160,16 +150,28 @@ class SubgraphMoves:
                 continue
             taken = {labels[other] for other in others}
             members = [*group]
-            values = sorted({value for one in members for value in self.values_of[one]})
-            own = self.problem.costs[members].sum(axis=0).tolist()
-            before = own[old] + sum(self._copy_cost(value, now) for value in values)
-            for new in np.flatnonzero(self.problem.allowed[members].all(axis=0)).tolist():
-                if new == old or new in taken:
-                    continue
-                self._set(now, members, new)
-                launch = 0 if self._has_neighbour(members, values, now, new) else self.launches[new]
-                yield own[new] + launch + sum(self._copy_cost(value, now) for value in values) - before, members, new
-                self._set(now, members, old)
+            for change, new in self._changes(now, members, taken):
+                yield change, members, new
+
+    def _changes(
+        self, labels: list[int], atoms: Sequence[int], taken: Collection[int] = ()
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the change of the cost for each other label of some atoms of one label, and that label.
+
+        A call of the new label counts unless atoms near have it. A call of the old one that is saved does not.
+        """
+        old = labels[atoms[0]]
+        values = sorted({value for atom in atoms for value in self.values_of[atom]})
+        own = self.problem.costs[atoms].sum(axis=0).tolist()
+        before = own[old] + sum(self._copy_cost(value, labels) for value in values)
+        for new in np.flatnonzero(self.problem.allowed[atoms].all(axis=0)).tolist():
+            if new == old or new in taken:
+                continue
+            self._set(labels, atoms, new)
+            launch = 0 if self._has_neighbour(atoms, values, labels, new) else self.launches[new]
+            after = own[new] + launch + sum(self._copy_cost(value, labels) for value in values)
+            self._set(labels, atoms, old)
+            yield after - before, new
 
     def _copy_cost(self, value: int, labels: Sequence[int]) -> int:
         home, domains = self.problem.home, self.domains
