@@ -6,9 +6,10 @@ the drivers between them copy, which is exact as long as each system gets one su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -64,18 +65,14 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
     Returns:
         The leaves and a lower bound; None where leaves or operations are too many, or atoms fit none.
     """
-    program = feasibility.program
     if not _is_decided_jointly(feasibility):
         return None
-    bounds = not program.reserved
     try:
-        level = _level_of_leaves(feasibility)
-        detours = _detours(feasibility, estimates, level)
-        choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)
+        leaves = _LevelOfLeaves(feasibility, estimates, coupled)
+        choice = leaves.chooser(bounds=not feasibility.program.reserved)(leaves.level)
     except InfeasibleError:
         return None
-    copies = _copies(feasibility, estimates, level, detours)
-    return _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
+    return leaves.sites(choice)
 
 
 def next_joint_sites(
@@ -99,17 +96,13 @@ def next_joint_sites(
     if not _is_decided_jointly(feasibility):
         return
     try:
-        level = _level_of_leaves(feasibility)
+        leaves = _LevelOfLeaves(feasibility, estimates, coupled)
     except InfeasibleError:
         return
-    detours = _detours(feasibility, estimates, level)
-    copies = _copies(feasibility, estimates, level, detours)
-    chooser = CostChooser(feasibility, estimates, coupled, bounds=False, detours=detours)
-    choices: Iterable[Assignment] = chooser.below(level, total, most)
-    if len(level.atoms) > MAX_BRANCHED:
-        choices = [chooser.with_costlier_calls(level)]
-    for choice in choices:
-        yield _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
+    chooser = leaves.chooser(bounds=False)
+    is_few = len(leaves.level.atoms) <= MAX_BRANCHED
+    choices = chooser.below(leaves.level, total, most) if is_few else [chooser.with_costlier_calls(leaves.level)]
+    yield from map(leaves.sites, choices)
 
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
@@ -117,41 +110,44 @@ def _is_decided_jointly(feasibility: Feasibility) -> bool:
     return (leaves <= MAX_LEAVES and ops <= MAX_OPS) or (ops <= MAX_BRANCHED and leaves**2 * ops <= MAX_ENTRIES)
 
 
-def _level_of_leaves(feasibility: Feasibility) -> Level:
-    program = feasibility.program
-    return level_of(program, feasibility, program.topology[""], program.top, feasibility.leaves)
+class _LevelOfLeaves:
+    """The level whose options are all leaves, and what plans by its choices depend on."""
 
+    def __init__(self, feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> None:
+        program = feasibility.program
+        self.feasibility = feasibility
+        self.estimates = estimates
+        self.coupled = coupled
+        self.level = level_of(program, feasibility, program.topology[""], program.top, feasibility.leaves)
+        sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
+        paths = [leaf.path for leaf in self.level.options]
+        self.detours = Detours(estimates.memory_graph, program.topology, paths, sizes)
 
-def _detours(feasibility: Feasibility, estimates: Estimates, level: Level) -> Detours:
-    program = feasibility.program
-    sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
-    return Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
+    @cached_property
+    def copies(self) -> LabelingProblem | None:
+        """The copies between leaves, one problem for all choices; None where no values may save by detours."""
+        if not self.detours.systems:
+            return None
+        return cost_matrix_of(self.feasibility, self.estimates, self.level).problem
 
+    def chooser(self, *, bounds: bool) -> CostChooser:
+        """Return the chooser for this level, with a tight lower bound if required."""
+        return CostChooser(self.feasibility, self.estimates, self.coupled, bounds=bounds, detours=self.detours)
 
-def _copies(feasibility: Feasibility, estimates: Estimates, level: Level, detours: Detours) -> LabelingProblem | None:
-    """Return the copies between leaves, one problem for all choices; None where no values may save by detours."""
-    return cost_matrix_of(feasibility, estimates, level).problem if detours.systems else None
-
-
-def _joint_sites(
-    feasibility: Feasibility,
-    estimates: Estimates,
-    coupled: CoupledOps,
-    level: Level,
-    detours: Detours,
-    copies: LabelingProblem | None,
-    choice: Assignment,
-) -> JointSites:
-    body = feasibility.program.body
-    sites = _sites_of(feasibility, estimates, coupled, level, choice)
-    helpful = frozenset[str]() if copies is None else detours.helpful(copies, np.array(choice.chosen))
-    subgraphs = (
-        frozenset(body[index].source for index in level.calls(group))
-        for group in subgraphs_of_level(level, choice, feasibility.cache)
-    )
-    # Drivers copy the inputs of bodies only when these need them, which the cost of a body does not count.
-    least_time = None if level.drivers else choice.least_time
-    return JointSites(sites, least_time, tuple(subgraphs), helpful)
+    def sites(self, choice: Assignment) -> JointSites:
+        """Return the leaves that an assignment of the level chooses, and the subgraphs of these."""
+        level, body = self.level, self.feasibility.program.body
+        sites = _sites_of(self.feasibility, self.estimates, self.coupled, level, choice)
+        helpful = frozenset[str]()
+        if self.copies is not None:
+            helpful = self.detours.helpful(self.copies, np.array(choice.chosen))
+        subgraphs = (
+            frozenset(body[index].source for index in level.calls(group))
+            for group in subgraphs_of_level(level, choice, self.feasibility.cache)
+        )
+        # Drivers copy the inputs of bodies only when these need them, which the cost of a body does not count.
+        least_time = None if level.drivers else choice.least_time
+        return JointSites(sites, least_time, tuple(subgraphs), helpful)
 
 
 def _sites_of(
