@@ -115,7 +115,7 @@ class DualAscent:
         paths = {label: _path(labels.tolist(), graph, {label}) for label in np.flatnonzero(launches).tolist()}
         for label, path in paths.items():
             self._unary[label, path[0]] += launches[label]
-        first, second, is_entered = _steps_of(paths, self._unary.shape)
+        first, second, is_entered = _pairs_on_paths(paths, self._unary.shape)
         for part in self._parts:
             if isinstance(part, SetEdges):
                 is_entered = part.charge_entries(first, second, is_entered, launches)
@@ -289,7 +289,7 @@ def _entries_of_sets(energy: Energy) -> int:
     return sum(len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy))
 
 
-def _steps_of(paths: Mapping[int, Sequence[int]], shape: tuple[int, ...]) -> tuple[Ints, Ints, Bools]:
+def _pairs_on_paths(paths: Mapping[int, Sequence[int]], shape: tuple[int, ...]) -> tuple[Ints, Ints, Bools]:
     """Return the pairs of atoms that follow each other on paths of labels, and of which labels, by pair (row).
 
     `shape` are the numbers of labels and atoms.

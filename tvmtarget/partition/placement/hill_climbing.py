@@ -28,7 +28,7 @@ MAX_MERGED_ATOMS, MAX_MERGE_ENTRIES = 2_000, 4_000_000
 MAX_PAIRED = 16
 
 # Up to this many atoms and readers, whole subgraphs are moved.
-MAX_SUBGRAPH_SIZES = 60_000
+MAX_MOVED_SIZE = 60_000
 
 # Of labelings by prices, how many of the last ones sections of the program are taken from; the rounds, and the mixtures
 # of each, which are at most so many in small programs, and in all others so many labels.
@@ -49,7 +49,7 @@ class HillClimbing:
     def move_subgraphs(self) -> None:
         """Move whole subgraphs to other labels, in programs that are not too large."""
         best, owner = self.best, self.best.coupled.owner
-        if not best.is_found or len(best.problem.costs) + len(best.problem.readers) > MAX_SUBGRAPH_SIZES:
+        if not best.is_found or len(best.problem.costs) + len(best.problem.readers) > MAX_MOVED_SIZE:
             return
 
         def variables() -> list[list[int]]:

@@ -22,7 +22,7 @@ __all__ = ["PricedLabelings", "Prices", "priced_labelings"]
 MAX_PRICES, MAX_MORE_PRICES, WORK = 20, 10, 300_000
 
 # The part of a launch that is charged between labels.
-SHARE = 0.5
+LAUNCH_SHARE = 0.5
 
 # A step takes the prices to where the bound would be as high as the cost of a labeling that fits, were it linear; after
 # so many steps without a higher bound, to half of that, and so on (Held, Wolfe and Crowder, "Validation of Subgradient
@@ -97,7 +97,7 @@ def priced_labelings(
         costs = np.where(problem.allowed, problem.costs + _paid(shares, price, capacity), 0)
         # From the labels of other prices, cuts are fewer, but the bound is less tight.
         start = found[-1] if found and known is not None else None
-        labels = expand_labels(replace(problem, costs=costs), SHARE, Budget(WORK), start)
+        labels = expand_labels(replace(problem, costs=costs), LAUNCH_SHARE, Budget(WORK), start)
         found.append(labels)
         try:
             fitting.append(capacity.repaired(labels, problem.allowed, problem.costs))

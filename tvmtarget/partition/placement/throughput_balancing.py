@@ -39,9 +39,9 @@ MAX_POSITIONS = 2000
 # Orders of machines that are tried; machines with equal columns are interchangeable.
 MAX_ORDERS = 24
 
-# `_LoadSearch`: atoms up to which it goes on from stages, partial labelings that are kept for all atoms together,
-# rounds of local search, and labelings of a round whose calls are counted.
-MAX_ATOMS, KEPT, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
+# `_LoadSearch`: atoms up to which it goes on from stages, the width of the beam times the number of atoms, rounds of
+# local search, and labelings of a round whose calls are counted.
+MAX_ATOMS, BEAM_ENTRIES, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
 
 # Ways in which equal machines share stages that are searched: all of them up to five equal machines.
 MAX_GROUPINGS = 7
@@ -328,7 +328,7 @@ class _LoadSearch:
         As long as these are all, the result is exact but for the number of calls.
         """
         problem, order = self.problem, self.level.graph.topological_order
-        width = KEPT // len(order)
+        width = BEAM_ENTRIES // len(order)
         own = problem.allowed_costs.min(axis=1)
         ahead = int(own.sum())
         rows, loads = np.zeros((1, len(order)), dtype=np.int64), np.zeros((1, self.count + 1), dtype=np.int64)
