@@ -135,7 +135,9 @@ def plan_memory(buffers: Sequence[Buffer], pools: Sequence[Pool], *, effort: int
     left = effort * 1000
     if left and any(program.rank(number, place) for number, place in enumerate(best.places)):
         is_plan = None not in best.places
-        best, left = _choose_pools(program, best, left // IMPROVEMENT if is_plan else left)
+        search = _PoolSearch(program, best, left // IMPROVEMENT if is_plan else left)
+        search.run()
+        best, left = search.best, search.left
     best = _shrink_pools(program, best, min(left, effort * 1000 // IMPROVEMENT))
     if any(place is None for place in best.places):
         raise _too_small(program, effort * 1000 // IMPROVEMENT)
@@ -414,74 +416,82 @@ def _search_of(program: _Program, members: Sequence[int]) -> Packing:
     )
 
 
-def _choose_pools(program: _Program, best: _Placed, placements: int) -> tuple[_Placed, int]:
-    """Search a plan with fewer bytes outside of preferred pools; return it, and how many placements are left.
+class _PoolSearch:
+    """A search for a plan with fewer bytes outside of preferred pools, by branch and bound.
 
     Large buffers get their pools first. Where all have one, the buffers of each limited pool must fit into it.
+    `left` are the placements that may still be tried.
     """
-    buffers, limits = program.buffers, program.limits
-    steps = sorted({buffer.first for buffer in buffers})
-    spans = [slice(bisect_left(steps, one.first), bisect_right(steps, one.last)) for one in buffers]
-    live = [np.zeros(len(steps), np.int64) for _ in limits]
-    order = [number for number, choices in enumerate(program.pools) if len(choices) > 1]
-    order.sort(key=lambda one: (-buffers[one].nbytes, one))
-    pools = [choices[0] for choices in program.pools]
-    for number in set(range(len(buffers))) - set(order):
-        live[pools[number]][spans[number]] += buffers[number].nbytes
-    if len(order) > MAX_CHOICES or any((sums > limit).any() for sums, limit in zip(live, limits, strict=True)):
-        return best, placements
-    left = placements
-    homeless, spilled, _ = program.cost(best)
-    least: float = inf if homeless else spilled
-    tried: dict[tuple[int, ...], list[int] | None] = {}
 
-    def fit() -> _Placed | None:
-        nonlocal left
-        left -= 2 * len(buffers)
+    def __init__(self, program: _Program, best: _Placed, placements: int) -> None:
+        buffers = program.buffers
+        self.program = program
+        self.best = best
+        self.left = placements
+        homeless, spilled, _ = program.cost(best)
+        self.least: float = inf if homeless else spilled
+        self.order = [number for number, choices in enumerate(program.pools) if len(choices) > 1]
+        self.order.sort(key=lambda one: (-buffers[one].nbytes, one))
+        self.pools = [choices[0] for choices in program.pools]
+        steps = sorted({buffer.first for buffer in buffers})
+        self.spans = [slice(bisect_left(steps, one.first), bisect_right(steps, one.last)) for one in buffers]
+        self.live = [np.zeros(len(steps), np.int64) for _ in program.limits]
+        for number in set(range(len(buffers))) - set(self.order):
+            self.live[self.pools[number]][self.spans[number]] += buffers[number].nbytes
+        self.tried: dict[tuple[int, ...], list[int] | None] = {}
+
+    def run(self) -> None:
+        """Improve the best plan, unless choices are too many, or buffers of one choice alone do not fit."""
+        is_full = any((sums > limit).any() for sums, limit in zip(self.live, self.program.limits, strict=True))
+        if len(self.order) <= MAX_CHOICES and not is_full:
+            self._choose(0, 0)
+            self.left = max(0, self.left)
+
+    def _choose(self, position: int, spilled: int) -> None:
+        """Choose pools from one position of the order on; so many bytes are outside of preferred pools already."""
+        if position == len(self.order):
+            placed = self._placed()
+            if placed is not None:
+                self.best, self.least = placed, spilled
+            return
+        number = self.order[position]
+        buffer, span = self.program.buffers[number], self.spans[number]
+        for rank, pool in enumerate(self.program.pools[number]):
+            more = spilled + rank * buffer.nbytes
+            if more >= self.least or self.left <= 0:
+                return
+            if self.live[pool][span].max() + buffer.nbytes <= self.program.limits[pool]:
+                self.left -= 1
+                self.live[pool][span] += buffer.nbytes
+                self.pools[number] = pool
+                self._choose(position + 1, more)
+                self.live[pool][span] -= buffer.nbytes
+
+    def _placed(self) -> _Placed | None:
+        """Return offsets of all buffers in the chosen pools; None if none were found."""
+        program, pools = self.program, self.pools
+        self.left -= 2 * len(program.buffers)
         chosen = replace(program, pools=tuple((pool,) for pool in pools))
-        placed = min(_greedy(chosen), key=chosen.cost) if order else best
+        placed = min(_greedy(chosen), key=chosen.cost) if self.order else self.best
         places = list(placed.places)
-        for pool, limit in enumerate(limits):
+        for pool, limit in enumerate(program.limits):
             members = tuple(number for number, other in enumerate(pools) if other == pool)
             if all(places[number] for number in members):
                 continue
             if len(members) > MAX_SEARCHED:
                 return None
-            if members not in tried:
-                share = max(MIN_SHARE, left // 4) if order else left
+            if members not in self.tried:
+                share = max(MIN_SHARE, self.left // 4) if self.order else self.left
                 search = _search_of(program, members)
                 found = search.search(int(limit), share)
-                left -= found.placements + search.preparation
-                tried[members] = found.offsets
-            offsets = tried[members]
+                self.left -= found.placements + search.preparation
+                self.tried[members] = found.offsets
+            offsets = self.tried[members]
             if offsets is None:
                 return None
             for number, offset in zip(members, offsets, strict=True):
                 places[number] = (pool, offset)
         return _Placed.of(program, places)
-
-    def choose(position: int, spilled: int) -> None:
-        nonlocal best, least, left
-        if position == len(order):
-            placed = fit()
-            if placed is not None:
-                best, least = placed, spilled
-            return
-        number = order[position]
-        buffer, span = buffers[number], spans[number]
-        for rank, pool in enumerate(program.pools[number]):
-            more = spilled + rank * buffer.nbytes
-            if more >= least or left <= 0:
-                return
-            if live[pool][span].max() + buffer.nbytes <= limits[pool]:
-                left -= 1
-                live[pool][span] += buffer.nbytes
-                pools[number] = pool
-                choose(position + 1, more)
-                live[pool][span] -= buffer.nbytes
-
-    choose(0, 0)
-    return best, max(0, left)
 
 
 def _shrink_pools(program: _Program, placed: _Placed, placements: int) -> _Placed:
