@@ -77,6 +77,7 @@ def cost_matrix_of(
         0 if number in level.drivers else min(estimates.launch(leaf) for leaf in feasibility.leaves_below(option))
         for number, option in enumerate(level.options)
     ]
+    max_launch = max(launches, default=0)
     # If every atom becomes a function of its own, the launch is part of its cost; else subgraphs share launches.
     launch_costs = [
         0 if level.is_divided or limits.shape == "single" else launch
@@ -96,7 +97,7 @@ def cost_matrix_of(
         for option in level.options
         for leaf in feasibility.leaves_below(option)
     }
-    shift = _shift(level, times.values(), copy_times, values, max(launches, default=0))
+    shift = _shift(level, times.values(), copy_times, values, max_launch)
     # Calling a driver takes no time.
     min_launch = min((launch for number, launch in enumerate(launches) if number not in level.drivers), default=0)
     known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
@@ -110,7 +111,7 @@ def cost_matrix_of(
     routes = np.array(flat, dtype=np.int64).reshape(len(copy_times), len(domains), len(domains))
     max_copy = routes.max(axis=(1, 2), initial=0)[values.type_ids].sum() * len(domains)
     max_known = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
-    penalty = int(max_known + max_copy) + (max(launches, default=0) >> shift) * len(level.atoms) + 2
+    penalty = int(max_known + max_copy) + (max_launch >> shift) * len(level.atoms) + 2
     locations = np.array([domains.index(domain) for domain in option_locations], dtype=np.int64)
     is_unknown_copy = np.array(
         [[[cost is None for cost in row] for row in rows] for rows in copy_times], dtype=np.bool_

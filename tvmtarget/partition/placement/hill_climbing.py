@@ -30,8 +30,8 @@ MAX_PAIRED = 16
 # Up to this many atoms and readers, whole subgraphs are moved.
 MAX_MOVED_SIZE = 60_000
 
-# Of labelings by prices, how many of the last ones sections of the program are taken from; the rounds, and the mixtures
-# of each, which are at most so many in small programs, and in all others so many labels.
+# Of labelings by prices, sections are taken from the last MAX_MIXED, in at most MAX_MIXED_ROUNDS rounds. A round tries
+# up to MAX_MIXTURES mixtures, as long as all of them have no more than MAX_MIXTURE_ENTRIES labels.
 MAX_MIXED, MAX_MIXED_ROUNDS, MAX_MIXTURES, MAX_MIXTURE_ENTRIES = 6, 100, 400, 400_000
 
 

@@ -34,8 +34,8 @@ MAX_TRIED = 48
 # Up to this many candidates are repaired where atoms are not apart as required; of more, these are left out.
 MAX_REPAIRED = 64
 
-# So many candidates are moved within limits on subgraphs, by as many moves at most, each of as many labelings as have
-# no more labels than this.
+# Up to MAX_LIMITED candidates are moved within limits on subgraphs, each by at most as many moves. A move is chosen of
+# several labelings, as long as all of them have no more than MAX_LIMITED_ENTRIES labels.
 MAX_LIMITED, MAX_LIMITED_ENTRIES = 16, 400_000
 
 # Up to this many labelings, the cheapest without calls, have their calls bounded where several are returned.

@@ -52,15 +52,15 @@ LARGE, CHARGED_AFTER = 50_000, 0.1
 # Steps of the ascent on the dual before labels are chosen.
 START_STEPS = 60
 
-# Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost, in large
-# programs up to half of it.
+# Labels are promising if their reduced costs are at most this part of the mean cost of an atom and the cost of a call
+# together, in large programs half of it.
 PROMISING = 0.25
 
 # Up to this many atoms, expansion also starts as if there were no copies.
 MAX_DIVERSIFIED = 500
 
-# In small programs, starting points are at least as many as labels, and so is what expansion tries of each: so many in
-# all.
+# In small programs, expansion starts from every starting point, of which there are at least as many as labels, and
+# tries every label from each: so many expansions in all.
 MAX_EXPANDED = 1024
 
 # The most paths for which calls of labels with limited subgraphs get a price.
@@ -70,7 +70,7 @@ MAX_PRICED = 4
 # which what is between subgraphs is not moved.
 CLOSE_GAP, MERGE_GAP = 0.02, 0.005
 
-# In small programs, so many other labelings are improved, too, where the best one is not close to the bound.
+# In small programs, local search starts from so many other labelings, too, where the best is not close to the bound.
 MAX_RESTARTS = 2
 
 # Edge visits that the cuts of one level may take, per atom and value, and in addition. Beyond the budget the
