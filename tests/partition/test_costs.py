@@ -703,6 +703,26 @@ def test_values_that_pass_between_sites_cost_what_they_take_at_their_ends():
     assert "passing 24 us" in fast.summary()
 
 
+def test_one_copy_serves_the_driver_and_a_leaf_behind_a_boundary_in_its_memory():
+    """The first result is read on a and returned, so it is copied once; counted twice, all on a would take less."""
+    module = tt.IRModule.parse("""func @main(%x: float32[6000]) opsets(onnx=17) {
+      %p: float32[6000] = onnx.Relu(%x) as "relu"
+      %q: float32[6000] = onnx.Tanh(%p) as "tanh"
+      return %p, %q
+    }""")
+    times = {("a", "Relu"): 300.0, ("b", "Relu"): 10.0, ("a", "Tanh"): 10.0, ("b", "Tanh"): 110.0}
+    costs = Costs(
+        sites=dict.fromkeys("ab", SiteCost(launch=0.0, boundary_bw=1e9)),
+        links=(LinkCost("a", "b", latency=100.0, bandwidth=1e15),),
+        ops=tuple(OpCost(site, op=kind, time=time) for (site, kind), time in times.items()),
+    )
+    plan = tt.decompose(module, PAIR, costs)
+    assert plan.sites() == {"relu": "b", "tanh": "a"}
+    # 20 us for operations, 200 us for two copies, and 24 us for each of five passages.
+    assert round(plan.prediction.total / 10**6) == 340
+    assert plan.prediction.lower_bound == plan.prediction.total
+
+
 def test_operations_leave_the_best_site_only_for_more_than_the_error_of_the_rates():
     pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
     shares = {("a", "Relu"): 0.5, ("a", "Tanh"): 0.2, ("b", "Relu"): 0.25, ("b", "Tanh"): 0.25}

@@ -119,6 +119,10 @@ def cost_matrix_of(
     owner = np.arange(len(level.atoms)) if owner is None else owner
     leaving = _leaves_for_unknown(level, unknown > 0, is_unknown_copy.reshape(routes.shape), locations, owner)
     leaving &= level.allowed
+    # A copy to a memory serves all leaves behind boundaries in it, and the driver where it also returns the value.
+    option_domains = {*option_locations}
+    is_shared = len({location.homes for location in option_domains}) < len(option_domains)
+    is_shared |= home not in option_domains and bool((values.is_live_out & (np.diff(values.start) > 0)).any())
     problem = LabelingProblem(
         costs=np.where(level.allowed, known + leaving * penalty, 0),
         allowed=level.allowed,
@@ -131,7 +135,7 @@ def cost_matrix_of(
         domains=locations,
         home=domains.index(home),
         launches=np.array([part >> shift for part in launch_costs], dtype=np.int64),
-        **_shared_routes(estimates, flow.types, domains, shift),
+        **_shared_routes(estimates, flow.types, domains, shift, is_shared=is_shared),
     )
     return CostMatrix(_in_loop(feasibility.program, level, problem), penalty, shift, not leaving.any())
 
@@ -265,9 +269,12 @@ def _copy_times(
 
 
 def _shared_routes(
-    estimates: Estimates, types: Sequence[Type], locations: Sequence[_Location], shift: int
+    estimates: Estimates, types: Sequence[Type], locations: Sequence[_Location], shift: int, *, is_shared: bool
 ) -> dict[str, Ints]:
-    """Return the memories on the routes between locations; nothing if no two copies can share a link."""
+    """Return the memories on the routes between locations; nothing if no two copies can share a link.
+
+    `is_shared` says whether a value may go to two locations in one memory.
+    """
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
     paths = {(a, b): a.path_to(b) for a in locations for b in locations}
@@ -280,7 +287,7 @@ def _shared_routes(
         for stop in graph.route(src, dst, size).stops
     )
     memories = list(dict.fromkeys([*domains, *inner, *stops]))
-    if not stops and not inner:
+    if not stops and not inner and not (is_shared and 1 < len(memories) < len(domains)):
         return {}
     number = {memory: location for location, memory in enumerate(memories)}
     shape = len(sizes), len(memories), len(memories)
