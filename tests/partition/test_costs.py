@@ -723,6 +723,31 @@ def test_one_copy_serves_the_driver_and_a_leaf_behind_a_boundary_in_its_memory()
     assert plan.prediction.lower_bound == plan.prediction.total
 
 
+NESTED = "[t=onnxruntime,z=onnxruntime,s=[npu=onnxruntime,cpu=numpy](host=@cpu),cpu=numpy](host=@cpu)"
+
+
+def nested_with_links(ways):
+    """Return a system in a system, a chain of two operations, and costs with one-way links of a latency each."""
+    target = tt.Target.parse(NESTED)
+    inner = target.targets[2].replace(memory=(tt.Memory(name="mn", of=("npu",)),))
+    outer = (tt.Memory(name="mt", of=("t",)), tt.Memory(name="mz", of=("z",)))
+    target = target.replace(targets=(*target.targets[:2], inner, target.targets[3]), memory=outer)
+    times = {"Relu": {"s/npu": 1.0}, "Tanh": {"cpu": 1.0, "s/cpu": 1.0}}
+    sites = ("t", "z", "s/npu", "s/cpu", "cpu")
+    ops = tuple(OpCost(site, op=kind, time=found.get(site, 1000.0)) for kind, found in times.items() for site in sites)
+    links = tuple(LinkCost(*ends, latency=float(time), bandwidth=1e15) for ends, time in ways.items())
+    return _chain("Relu", "Tanh"), target, Costs(dict.fromkeys(sites, SiteCost(launch=0.0)), links, ops)
+
+
+def test_routes_from_a_memory_on_a_route_may_pass_other_memories():
+    """From t, a stop between the memories of s, the way to the memory of its CPU is through z, which is no stop."""
+    ways = {("s/cpu", "t"): 1, ("t", "s/cpu"): 100, ("t", "s/npu"): 1, ("s/npu", "t"): 100, ("s/npu", "s/cpu"): 1}
+    ways |= {("s/cpu", "s/npu"): 100, ("t", "z"): 1, ("z", "s/cpu"): 1, ("s/cpu", "z"): 100, ("cpu", "s/cpu"): 1}
+    plan = tt.decompose(*nested_with_links(ways))
+    assert plan.sites() == {"Relu0": "s/npu", "Tanh1": "s/cpu"}
+    assert round(plan.prediction.copies / 10**6) == 5
+
+
 def test_operations_leave_the_best_site_only_for_more_than_the_error_of_the_rates():
     pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
     shares = {("a", "Relu"): 0.5, ("a", "Tanh"): 0.2, ("b", "Relu"): 0.25, ("b", "Tanh"): 0.25}

@@ -294,10 +294,11 @@ def _shared_routes(
     times, before = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     before[:] = np.arange(len(memories))[:, None]
     for index, size in enumerate(sizes):
-        for a, b in product(memories, memories) if not inner else ():
+        # Values start at domains. A stop of another size or source may be reached through memories that are not listed.
+        for a, b in product(dict.fromkeys(domains), memories) if not inner else ():
             route = graph.route(a, b, size)
             times[index, number[a], number[b]] = (route.time or 0) >> shift
-            if route.stops and route.time is not None:
+            if route.stops and route.time is not None and route.stops[-1] in number:
                 before[index, number[a], number[b]] = number[route.stops[-1]]
         for path in paths.values() if inner else ():
             _add_path(graph, path, size, shift, number, times[index], before[index])
