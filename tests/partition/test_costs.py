@@ -14,7 +14,7 @@ from models import DIGITS, LIGHT, light, random_graph, small
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
-from tvmtarget.errors import TargetError, UnknownNameError
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError
 from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost, SubgraphCost
@@ -737,6 +737,19 @@ def nested_with_links(ways):
     ops = tuple(OpCost(site, op=kind, time=found.get(site, 1000.0)) for kind, found in times.items() for site in sites)
     links = tuple(LinkCost(*ends, latency=float(time), bandwidth=1e15) for ends, time in ways.items())
     return _chain("Relu", "Tanh"), target, Costs(dict.fromkeys(sites, SiteCost(launch=0.0)), links, ops)
+
+
+def test_a_driver_copies_through_the_memory_where_a_system_had_the_value_computed():
+    ways = {("s/cpu", "s/npu"): 1, ("s/npu", "cpu"): 1, ("cpu", "t"): 50, ("cpu", "z"): 50}
+    plan = tt.decompose(*nested_with_links(ways), where={"Tanh1": "@cpu"})
+    assert plan.sites() == {"Relu0": "s/npu", "Tanh1": "cpu"}
+    made = [(copy.src, copy.dst) for copy in plan.copies if copy.value == "v1"]
+    assert made == [("s/mn", "s/cpu"), ("s/cpu", "s/mn"), ("s/mn", "cpu")]
+    assert round(plan.verify().prediction.copies / 10**6) == 6
+    back = replace(next(copy for copy in plan.copies if copy.dst == "cpu"), dst="s/cpu")
+    wrong = replace(plan, outlined=replace(plan.outlined, copies=(*plan.outlined.copies, back)))
+    with pytest.raises(ModelError, match="copied back to 's/cpu'"):
+        wrong.verify()
 
 
 def test_routes_from_a_memory_on_a_route_may_pass_other_memories():

@@ -141,7 +141,7 @@ def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
         *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
         *_copies_follow_links(outlined),
-        *_copies_lead_away(program, outlined),
+        *_copies_lead_away(program, module, outlined),
     ]
     if problems:
         raise ModelError(*problems[:MAX_SHOWN])
@@ -495,22 +495,30 @@ def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
             yield f"{copy.value!r} is copied from {copy.src!r} directly to {copy.dst!r}, but the route is {route}"
 
 
-def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
-    """No value is copied back to the memory where it was computed while the same call of a driver runs.
+def _copies_lead_away(program: FlatProgram, module: IRModule, outlined: Outlined) -> Iterator[str]:
+    """No driver copies a value back to the memory where the function that it called returned it.
 
     A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
+    A driver further out may copy through that memory, where the route leads through it.
     """
     subgraphs = outlined.subgraphs if outlined.copies else ()
     owner = {index: subgraph for subgraph in subgraphs for index in subgraph.calls}
     for copy in outlined.copies:
         producer = program.producer.get(copy.value)
         subgraph = None if producer is None else owner.get(producer)
-        if subgraph is None or program.topology.home(subgraph.site) != copy.dst:
+        if subgraph is None or (copy.call and not subgraph.call.startswith(f"{copy.call}/")):
             continue
-        if not copy.call or subgraph.call.startswith(f"{copy.call}/"):
+        system = _path(module[copy.driver])
+        depth = 1 + system.count("/") if system else 0
+        called = "/".join(subgraph.site.split("/")[: depth + 1])
+        if program.topology.home(called) == copy.dst:
             yield f"{copy.value!r} is copied back to {copy.dst!r}, where {subgraph.function!r} computed it"
 
 
 def _home(driver: Function, program: FlatProgram) -> str:
+    return program.topology.home(_path(driver))
+
+
+def _path(driver: Function) -> str:
     constraint = driver.site_constraint
-    return program.topology.home((constraint.path if constraint else None) or "")
+    return (constraint.path if constraint else None) or ""
