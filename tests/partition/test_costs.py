@@ -761,6 +761,25 @@ def test_routes_from_a_memory_on_a_route_may_pass_other_memories():
     assert round(plan.prediction.copies / 10**6) == 5
 
 
+def test_the_bound_counts_the_copies_of_each_driver_that_uses_a_memory():
+    """The driver of s copies v1 to its NPU, and the driver around it copies v1 there again, on the way to the CPU."""
+    module, target, costs = nested_with_links({("s/cpu", "s/npu"): 10, ("s/npu", "cpu"): 1, ("cpu", "t"): 50})
+    module = module.replace(functions=(replace(module.main, results=("v1", "y")),))
+    times = {"Relu": {"s/cpu": 10.0}, "Tanh": {"s/npu": 1.0}}
+    ops = tuple(
+        OpCost(site, op=kind, time=found.get(site, 40.0)) for kind, found in times.items() for site in costs.sites
+    )
+    plan = tt.decompose(module, target, replace(costs, ops=ops), where={"*": "!@t & !@z"})
+    assert plan.sites() == {"Relu0": "s/cpu", "Tanh1": "s/npu"}
+    assert [(copy.src, copy.dst) for copy in plan.copies if copy.value == "v1"] == [
+        ("s/cpu", "s/mn"),
+        ("s/cpu", "s/mn"),
+        ("s/mn", "cpu"),
+    ]
+    assert round(plan.prediction.total / 10**6) == 64
+    assert plan.prediction.lower_bound == plan.prediction.total
+
+
 def test_operations_leave_the_best_site_only_for_more_than_the_error_of_the_rates():
     pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
     shares = {("a", "Relu"): 0.5, ("a", "Tanh"): 0.2, ("b", "Relu"): 0.25, ("b", "Tanh"): 0.25}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise, product
 from math import ceil, log2
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
@@ -207,6 +206,13 @@ def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, lo
     return found
 
 
+# A copy: the system whose driver makes it ('' for the driver of the level), and the memories at both ends.
+_Hop: TypeAlias = tuple[str, str, str]
+
+# A memory in which the driver of a system has a copy of a value.
+_Place: TypeAlias = tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Location:
     """Where a value can be: in a memory, or behind the boundary of a leaf in it, at some picoseconds per byte.
@@ -220,16 +226,21 @@ class _Location:
     leaf: str = ""
     boundary_rate: float = 0.0
 
-    def path_to(self, other: _Location) -> tuple[str, ...]:
-        """Return the memories that drivers copy a value through, both ends included."""
+    def hops_to(self, other: _Location) -> tuple[_Hop, ...]:
+        """Return the copies that drivers make of a value on its way to another location."""
         shared = 0  # systems around both, the outermost last
         while shared < min(len(self.systems), len(other.systems)) and (
             self.systems[-1 - shared] == other.systems[-1 - shared]
         ):
             shared += 1
-        up = self.homes[: len(self.homes) - shared]
-        down = other.homes[: len(other.homes) - shared]
-        return tuple(memory for memory, _ in groupby((*up, *reversed(down))))
+        up, down = len(self.systems) - shared, len(other.systems) - shared
+        across = (*self.systems, "")[up], self.homes[up], other.homes[down]
+        hops = [
+            *zip(self.systems[:up], self.homes[:up], self.homes[1:], strict=False),
+            across,
+            *reversed([*zip(other.systems[:down], other.homes[1:], other.homes[:down], strict=False)]),
+        ]
+        return tuple((system, src, dst) for system, src, dst in hops if src != dst)
 
 
 def _location(estimates: Estimates, option: Site, level: Site, *, is_driver: bool) -> _Location:
@@ -251,13 +262,13 @@ def _copy_times(
     """Return the time of a copy by size, source and destination; None where it is not known."""
     route = estimates.memory_graph.route
     # Paths are the same for all sizes, and locations may be a hundred.
-    hops = [[[*pairwise(a.path_to(b))] for b in locations] for a in locations]
+    hops = [[a.hops_to(b) for b in locations] for a in locations]
 
     def copy_time(size: int | None, a: int, b: int) -> int | None:
         if size is None:
             return None if hops[a][b] else 0
         total = 0
-        for src, dst in hops[a][b]:
+        for _, src, dst in hops[a][b]:
             time = route(src, dst, size).time
             if time is None:
                 return None
@@ -273,61 +284,64 @@ def _shared_routes(
 ) -> dict[str, Ints]:
     """Return the memories on the routes between locations; nothing if no two copies can share a link.
 
-    `is_shared` says whether a value may go to two locations in one memory.
+    Drivers that copy a value through one memory have a copy of their own in it each, so that memories are distinct by
+    driver; where a system hands a value on, its memory is that of the driver around it. `is_shared` says whether a
+    value may go to two locations in one memory.
     """
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
-    paths = {(a, b): a.path_to(b) for a in locations for b in locations}
-    domains = [location.homes[0] for location in locations]
-    inner = [memory for path in paths.values() for memory in path[1:-1]]
-    stops = dict.fromkeys(
-        stop
+    paths = {(a, b): a.hops_to(b) for a in locations for b in locations}
+    outer = {
+        system: (around, home)
+        for one in locations
+        for system, around, home in zip(one.systems, (*one.systems[1:], ""), one.homes[1:], strict=False)
+    }
+
+    def place(system: str, memory: str) -> _Place:
+        while system and outer[system][1] == memory:
+            system = outer[system][0]
+        return system, memory
+
+    hops = {hop: None for path in paths.values() for hop in path}
+    domain_of = {location: place((*location.systems, "")[0], location.homes[0]) for location in locations}
+    domains = [*domain_of.values()]
+    ends = [place(system, memory) for system, *both in hops for memory in both]
+    stops = [
+        place(system, stop)
         for size in dict.fromkeys(sizes)
-        for src, dst in {pair: None for path in paths.values() for pair in pairwise(path)}
+        for system, src, dst in hops
         for stop in graph.route(src, dst, size).stops
-    )
-    memories = list(dict.fromkeys([*domains, *inner, *stops]))
-    if not stops and not inner and not (is_shared and 1 < len(memories) < len(domains)):
+    ]
+    places = list(dict.fromkeys([*domains, *ends, *stops]))
+    is_through = any(len(path) > 1 for path in paths.values())
+    if not stops and not is_through and not (is_shared and 1 < len(places) < len(domains)):
         return {}
-    number = {memory: location for location, memory in enumerate(memories)}
-    shape = len(sizes), len(memories), len(memories)
+    number = {place: location for location, place in enumerate(places)}
+    shape = len(sizes), len(places), len(places)
     times, before = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    before[:] = np.arange(len(memories))[:, None]
+    before[:] = np.arange(len(places))[:, None]
     for index, size in enumerate(sizes):
-        # Values start at domains. A stop of another size or source may be reached through memories that are not listed.
-        for a, b in product(dict.fromkeys(domains), memories) if not inner else ():
-            route = graph.route(a, b, size)
-            times[index, number[a], number[b]] = (route.time or 0) >> shift
-            if route.stops and route.time is not None and route.stops[-1] in number:
-                before[index, number[a], number[b]] = number[route.stops[-1]]
-        for path in paths.values() if inner else ():
-            _add_path(graph, path, size, shift, number, times[index], before[index])
+        known = {(start, start) for start in domains}
+        for (a, _), path in paths.items():
+            start = last = domain_of[a]
+            passed = 0
+            for system, src, dst in path:
+                route = graph.route(src, dst, size)
+                # A route of unknown time takes none here, also up to its stops.
+                for stop in (dst,) if route.time is None else (*route.stops, dst):
+                    reached = place(system, stop)
+                    if (start, reached) not in known:
+                        known.add((start, reached))
+                        row, column = number[start], number[reached]
+                        times[index, row, column] = passed + (graph.route(src, stop, size).time or 0) >> shift
+                        before[index, row, column] = number[last]
+                    last = reached
+                passed += route.time or 0
     return {
         "domain_memory": np.array([number[domain] for domain in domains], dtype=np.int64),
         "route_times": times,
         "route_before": before,
     }
-
-
-def _add_path(
-    graph: MemoryGraph,
-    path: Sequence[str],
-    size: int | None,
-    shift: int,
-    number: Mapping[str, int],
-    times: Ints,
-    before: Ints,
-) -> None:
-    """Add the memories on a path through several drivers to the tables of its source."""
-    source, passed = number[path[0]], 0
-    for src, dst in pairwise(path):
-        route, last = graph.route(src, dst, size), number[src]
-        for stop in (*route.stops, dst):
-            time = passed + (graph.route(src, stop, size).time or 0)
-            if number[stop] != source and not times[source, number[stop]]:
-                times[source, number[stop]], before[source, number[stop]] = time >> shift, last
-            last = number[stop]
-        passed += route.time or 0
 
 
 def _shift(
