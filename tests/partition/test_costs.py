@@ -794,3 +794,17 @@ def test_operations_leave_the_best_site_only_for_more_than_the_error_of_the_rate
     stated = costs.with_records([OpCost("b", op="Tanh", dtype="float32", time=3.0)])
     plan = tt.decompose(module, pair, replace(stated, doubt=0.3))
     assert [subgraph.site for subgraph in plan.subgraphs] == ["a", "b", "a"]
+
+
+def test_the_site_without_errors_is_the_best_one_with_the_copies_of_what_it_cannot_run():
+    """All that a can run, and the rest on c, is best; c is not where the rest itself takes least, but b is far off."""
+    times = {"a": {"Relu": 10.0}, "b": {"Relu": 0.1, "Tanh": 1.0}, "c": {"Relu": 500.0, "Tanh": 5.0}}
+    ops = tuple(
+        OpCost(site, op=kind, time=time, stdev=100.0 if site == "a" else 0.0)
+        for site, found in times.items()
+        for kind, time in found.items()
+    )
+    links = tuple(LinkCost("a", site, latency, 1e15) for site, latency in (("b", 100.0), ("c", 1.0)))
+    costs = Costs(dict.fromkeys(SITES, SiteCost(launch=0.0)), links, ops, doubt=0.1)
+    plan = tt.decompose(_chain("Relu", "Tanh", "Relu"), APART, costs, where={"Tanh1": "!@a"})
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["a", "c", "a"]

@@ -15,15 +15,22 @@ import numpy as np
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.incumbent import Incumbent
-from tvmtarget.partition.placement.labeling_search import MAX_BRANCHED, LabelingSearch, starting_labelings
+from tvmtarget.partition.placement.labeling_search import (
+    FIXED_WORK,
+    LAUNCH_SHARES,
+    MAX_BRANCHED,
+    WORK,
+    LabelingSearch,
+    starting_labelings,
+)
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, level_of, with_capacities
+from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.target.topology import Site
 
 __all__ = ["CostChooser"]
@@ -205,12 +212,25 @@ class CostChooser:
 
 
 def _best_single_site(level: Level, problem: LabelingProblem) -> Site:
-    """Return the option that gives the fastest program if it runs all that it can, the rest at its best."""
-
-    def total(labels: Ints) -> int:
-        best = Incumbent(level, problem, CoupledAtoms(np.arange(len(level.atoms))))
-        best.consider([labels])
-        return best.total
-
-    _, *starts = starting_labelings(problem)
-    return min(zip(level.options, starts, strict=False), key=lambda pair: total(pair[1]))[0]
+    """Return the option that gives the fastest program if it runs all that it can, the rest where that is best."""
+    atoms, (_, *starts) = np.arange(len(level.atoms)), starting_labelings(problem)
+    work = WORK * (len(problem.costs) + len(problem.readers)) + FIXED_WORK
+    searches, totals = list[LabelingSearch](), list[int]()
+    for option, start in enumerate(starts[: len(level.options)]):
+        is_fixed = problem.allowed[:, option, None]
+        allowed = np.where(is_fixed, np.arange(len(level.options)) == option, problem.allowed)
+        searches.append(LabelingSearch(level, replace(problem, allowed=allowed), CoupledAtoms(atoms)))
+        searches[-1].best.consider([start])
+        totals.append(searches[-1].best.total)
+    for option in sorted(range(len(totals)), key=totals.__getitem__):
+        search, start = searches[option], starts[option]
+        # The start has the least costs without copies.
+        if problem.allowed[:, option].all() or problem.costs[atoms, start].sum() >= min(totals):
+            continue
+        with suppress(InfeasibleError):
+            if search.best.is_small:
+                search.run(is_bounded=False)
+            else:
+                search.best.consider([expand_labels(search.best.problem, LAUNCH_SHARES[0], Budget(work), start)])
+        totals[option] = search.best.total
+    return level.options[totals.index(min(totals))]

@@ -30,7 +30,7 @@ from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
-__all__ = ["MAX_BRANCHED", "LabelingSearch", "starting_labelings"]
+__all__ = ["FIXED_WORK", "LAUNCH_SHARES", "MAX_BRANCHED", "WORK", "LabelingSearch", "starting_labelings"]
 
 # Up to this many labelings, all of them are compared, and the result is exact.
 MAX_ENUMERATED = 4096
