@@ -808,3 +808,17 @@ def test_the_site_without_errors_is_the_best_one_with_the_copies_of_what_it_cann
     costs = Costs(dict.fromkeys(SITES, SiteCost(launch=0.0)), links, ops, doubt=0.1)
     plan = tt.decompose(_chain("Relu", "Tanh", "Relu"), APART, costs, where={"Tanh1": "!@a"})
     assert [subgraph.site for subgraph in plan.subgraphs] == ["a", "c", "a"]
+
+
+def test_errors_of_measured_times_count_without_a_doubt_of_rates():
+    pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
+    times = {("a", "Relu"): 10.0, ("a", "Tanh"): 30.0, ("b", "Relu"): 20.0, ("b", "Tanh"): 25.0}
+
+    def planned(stdev):
+        ops = tuple(OpCost(site, op=kind, time=time, stdev=stdev) for (site, kind), time in times.items())
+        return tt.decompose(module, pair, Costs(dict.fromkeys("ab", SiteCost(launch=0.0)), ops=ops))
+
+    taken = {stdev: [subgraph.site for subgraph in planned(stdev).subgraphs] for stdev in (None, 4.0, 6.0)}
+    assert taken == {None: ["a", "b", "a"], 4.0: ["a", "b", "a"], 6.0: ["a"]}
+    assert "with the errors of estimates added" in str(planned(6.0).explain("Tanh1"))
+    assert "errors" not in str(planned(None).explain("Tanh1"))

@@ -91,7 +91,7 @@ def _have_equal_times(one: Estimates | None, other: Estimates | None) -> bool:
     costs = one.costs
     if costs is not other.costs and costs != other.costs:
         return False
-    if costs.doubt or costs.subgraphs or one.capacities():
+    if one.has_errors or costs.subgraphs or one.capacities():
         return False
     return all(one.times_by_op(leaf) == other.times_by_op(leaf) for leaf in other.leaves)
 

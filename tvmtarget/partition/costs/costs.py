@@ -97,7 +97,8 @@ class OpCost:
         structure: structure of one operation, see `structure_of`.
         time: microseconds.
         roofline: share of the peaks, used if `time` is None.
-        stdev: standard deviation of `time` in microseconds; only with a `time`.
+        stdev: standard deviation of `time` in microseconds; only with a `time`. An operation leaves the site that would
+            be the best one for the whole program only for a gain above it, as with `Costs.doubt`.
         origin: where the numbers come from.
     """
 

@@ -79,6 +79,7 @@ class Estimates:
         leaves: the leaves of the target.
         memory_graph: routes of copies.
         rates: the rates of each leaf by path.
+        has_errors: whether the costs state errors of times.
 
     Raises:
         InfeasibleError: if the memory of a site cannot be reached.
@@ -95,6 +96,7 @@ class Estimates:
         self.rates = {leaf.path: rates_of(program.topology, leaf, costs) for leaf in self.leaves}
         raise_all(TargetError, [*self._contradictions()])
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
+        self.has_errors = costs.doubt > 0 or any(op.stdev for op in costs.ops)
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
         self._matched: set[int] = set()  # indices of `costs.ops` that matched an operation

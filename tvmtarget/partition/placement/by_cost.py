@@ -67,8 +67,8 @@ class CostChooser:
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
 
-        With `Costs.doubt`, the site that would be best for the whole program keeps an operation unless another one is
-        faster even at the worst of the error.
+        Where times have errors (`Costs.doubt`, `OpCost.stdev`), the site that would be best for the whole program keeps
+        an operation unless another one is faster even at the worst of the error.
 
         Args:
             level: the atoms and options of one system.
@@ -84,7 +84,7 @@ class CostChooser:
         level = with_capacities(level, self.estimates)
         matrix = self.matrix(level)
         choice = self.best(level, matrix)
-        if not self.estimates.costs.doubt:
+        if not self.estimates.has_errors:
             return choice
         trusted = _best_single_site(level, matrix.problem)
         doubted = self.best(level, self.matrix(level, trusted))
@@ -200,7 +200,7 @@ class CostChooser:
         """
         level = with_capacities(level, self.estimates)
         matrix = self.matrix(level)
-        if len(level.atoms) > MAX_BRANCHED or not matrix.is_known or matrix.shift or self.estimates.costs.doubt:
+        if len(level.atoms) > MAX_BRANCHED or not matrix.is_known or matrix.shift or self.estimates.has_errors:
             return []
         coupled = coupled_atoms(level, self.coupled)
         search = LabelingSearch(level, matrix.problem, coupled, self.feasibility.cache, self.detours)

@@ -230,13 +230,13 @@ class CachedChooser:
         """
         feasibility, estimates = self.choose.feasibility, self.choose.estimates
         is_fixed = not level.atoms or len(level.options) == 1
-        # The key below does not cover memory capacities, coupled operations, nor costs at their worst within the doubt.
+        # The key below does not cover memory capacities, coupled operations, nor times with their errors.
         if (
             is_fixed
             or self.choose.coupled
             or level.capacity is not None
             or estimates.capacities()
-            or estimates.costs.doubt
+            or estimates.has_errors
         ):
             return self.choose(level)
         matrix = self.choose.matrix(level)

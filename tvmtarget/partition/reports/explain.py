@@ -29,8 +29,8 @@ def _by_cost(plan: Decomposition) -> str:
         gain = "the busiest machine has least work"
     elif plan.options.costs is not None and plan.options.costs.is_energy:
         gain = "the program takes least energy"
-    has_doubt = plan.options.costs is not None and plan.options.costs.doubt and plan.options.objective == "latency"
-    errors = ", with the errors of estimates added on all sites but the best one" if has_doubt else ""
+    has_errors = plan.estimates is not None and plan.estimates.has_errors and plan.options.objective == "latency"
+    errors = ", with the errors of estimates added on all sites but the best one" if has_errors else ""
     return f"{gain} with it there, by the costs of operations, calls and copies{errors}"
 
 

@@ -139,7 +139,7 @@ class Sensitivity:
             yield f"{here}, and can run nowhere else"
             return
         limit = f"that is more than {cost_text(self.most, self.unit)}"
-        # The errors of costs (`Costs.doubt`) keep an operation on a site that others are better than without them.
+        # Errors of times (`Estimates.has_errors`) keep an operation on a site that others are better than without them.
         yield (
             f"{here}, and stays unless {limit}"
             if self.most >= self.time
