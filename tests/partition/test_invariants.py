@@ -576,3 +576,54 @@ def test_a_function_that_computes_something_else_is_found():
         functions = tuple(wrong if function is leaf else function for function in plan.module.functions)
         with pytest.raises(ModelError, match=message):
             dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()
+
+
+def in_a_system():
+    """Return the plan of a chain on the device of a system in a system, each memory of its own."""
+    module = tt.IRModule.parse("""func @main(%x: float32[4]) opsets(onnx=17) {
+      %a: float32[4] = onnx.Relu(%x) as a
+      %b: float32[4] = onnx.Tanh(%a) as b
+      return %b
+    }""")
+    target = tt.Target.parse("[s=[npu=onnxruntime,dsp=onnxruntime,cpu=numpy](host=@cpu),cpu=numpy](host=@cpu)")
+    memory = tuple(tt.Memory(name=f"m{name}", of=(name,)) for name in ("npu", "dsp"))
+    target = target.replace(targets=(target.targets[0].replace(memory=memory), target.targets[1]))
+    return tt.decompose(module, target, where={"a": "@s/npu", "b": "@cpu"})
+
+
+@pytest.mark.parametrize(
+    ("record", "changes", "message"),
+    [
+        ("subgraphs", {"site": "s/dsp"}, "is constrained to @s/npu, but its subgraph lists @s/dsp"),
+        ("subgraphs", {"site": "s/gpu"}, "is on @s/gpu, which is no site of the target"),
+        ("copies", {"dst": "flash"}, "which are not both memories of the target"),
+    ],
+)
+def test_a_record_that_names_another_site_or_memory_is_found(record, changes, message):
+    plan = in_a_system()
+    first, *others = getattr(plan.outlined, record)
+    wrong = dataclasses.replace(plan.outlined, **{record: (dataclasses.replace(first, **changes), *others)})
+    with pytest.raises(ModelError, match=message):
+        dataclasses.replace(plan, outlined=wrong).verify()
+
+
+def test_a_copy_that_states_another_memory_than_its_result_is_found():
+    plan = in_a_system()
+    main = plan.module.main
+    place = next(place for place, call in enumerate(main.body) if call.op == COPY)
+    wrong = changed(main, place, attrs=(*main.body[place].attrs[:1], ("dst", "s/mnpu")))
+    functions = tuple(wrong if function is main else function for function in plan.module.functions)
+    with pytest.raises(ModelError, match="states 's/mnpu'"):
+        dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()
+
+
+def test_a_call_with_values_in_another_memory_than_its_function_reads_is_found():
+    """The outer driver calls the NPU's function in place of the system's, whose driver would copy to its memory."""
+    plan = in_a_system()
+    main, leaf = plan.module.main, plan.subgraphs[0].function
+    place = next(place for place, call in enumerate(main.body) if call.op[:1] == "@")
+    functions = tuple(
+        changed(main, place, op=f"@{leaf}") if function is main else function for function in plan.module.functions
+    )
+    with pytest.raises(ModelError, match="in other memories than it reads"):
+        dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()

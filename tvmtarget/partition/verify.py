@@ -125,6 +125,10 @@ def _before(outlined: Outlined, proven: _ProvenPlan) -> Mapping[str, Function]:
 
 def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
     subgraphs = outlined.subgraphs
+    # All other checks look sites and memories up.
+    unknown = [*_unknown_sites(program, outlined)]
+    if unknown:
+        raise ModelError(*unknown[:MAX_SHOWN])
     leaves = [module[subgraph.function] for subgraph in subgraphs]
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
     problems = [
@@ -132,7 +136,7 @@ def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *_every_function_has_its_ops(program, subgraphs, leaves),
         *_every_site_supports_its_ops(program, feasibility, outlined),
         *_every_function_keeps_limits(program, feasibility, subgraphs),
-        *_every_function_names_one_leaf(program, leaves),
+        *_every_function_names_one_leaf(program, subgraphs, leaves),
         *_every_group_is_whole(program, feasibility, subgraphs),
         *_every_call_is_in_its_region(program, module, subgraphs),
         *_effects_keep_their_order(program, module),
@@ -179,7 +183,7 @@ def _holds_again(
     ) and not [
         *_every_function_has_its_ops(program, records, leaves),
         *_every_site_supports_its_ops(program, feasibility, replace(outlined, subgraphs=tuple(records))),
-        *_every_function_names_one_leaf(program, leaves),
+        *_every_function_names_one_leaf(program, records, leaves),
     ]
 
 
@@ -267,6 +271,22 @@ def _calls_its_function(program: FlatProgram, record: SubgraphRecord, call: Call
     )
 
 
+def _unknown_sites(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
+    topology, domains = program.topology, program.topology.domains()
+    for subgraph in outlined.subgraphs:
+        for site in (subgraph.site, _leaf_of(subgraph)):
+            if site not in topology:
+                yield f"function {subgraph.function!r} is on @{site}, which is no site of the target"
+                break
+    for driven in outlined.driven:
+        if driven.system not in topology:
+            yield f"op {driven.op!r} is run by a driver of @{driven.system}, which is no site of the target"
+    for copy in outlined.copies:
+        if not {copy.src, copy.dst} <= domains:
+            ends = f"from {copy.src!r} to {copy.dst!r}"
+            yield f"{copy.value!r} is copied {ends}, which are not both memories of the target"
+
+
 def _every_op_runs_once(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
     counts = Counter(chain.from_iterable(program.with_nested(subgraph.calls) for subgraph in outlined.subgraphs))
     counts.update(driven.call for driven in outlined.driven)
@@ -320,11 +340,15 @@ def _consistency_hint(code: str) -> str:
     return "" if code == "CONSTRAINT" else " (a strategy must give the same answer every time)"
 
 
-def _every_function_names_one_leaf(program: FlatProgram, leaves: Sequence[Function]) -> Iterator[str]:
-    for leaf in leaves:
+def _every_function_names_one_leaf(
+    program: FlatProgram, subgraphs: Sequence[SubgraphRecord], leaves: Sequence[Function]
+) -> Iterator[str]:
+    for subgraph, leaf in zip(subgraphs, leaves, strict=True):
         path = None if leaf.constraint is None else leaf.constraint.path
         if path is None or path not in program.topology or program.topology[path].is_system:
             yield f"function {leaf.name!r} is not constrained to one leaf, but to {leaf.constraint}"
+        elif path != subgraph.site:
+            yield f"function {leaf.name!r} is constrained to @{path}, but its subgraph lists @{subgraph.site}"
 
 
 def _every_group_is_whole(

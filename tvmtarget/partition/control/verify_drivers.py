@@ -51,7 +51,7 @@ def _calls_of(
 
 
 def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
-    """Check that callees read all parameters, get each value once, and return only what is read.
+    """Check that callees get what they read, in its memory, and return what is read.
 
     Args:
         driver: the driver.
@@ -77,6 +77,12 @@ def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
         unread = [param.name for param in callee.params if param.name not in read_by[name]]
         if unread or len(set(call.inputs)) != len(call.inputs):
             yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
+        # Operands and results of a call are in one memory (`copies_are_needed`).
+        domains = {param.scope for param in callee.params}.union(
+            [output.scope for output in call.outputs if output.name]
+        )
+        if len(domains) > 1:
+            yield f"function {callee.name!r} is called with values in other memories than it reads: {sorted(domains)}"
 
 
 def _read(body: Function) -> Iterable[str]:
@@ -179,6 +185,8 @@ class _Copies:
             problems.append(
                 f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {self.driver!r})"
             )
+        if copied.scope != call.attr("dst"):
+            problems.append(f"copy of {source!r} to {copied.scope!r} states {call.attr('dst')!r} (in {self.driver!r})")
         # Defined outside of a loop, but copied inside of it: the copy is not hoisted.
         if self.loops[first] < len(loops):
             problems.append(f"copy of {source!r} to {copied.scope!r} is made again in every run of {loops[-1]!r}")
