@@ -822,3 +822,12 @@ def test_errors_of_measured_times_count_without_a_doubt_of_rates():
     assert taken == {None: ["a", "b", "a"], 4.0: ["a", "b", "a"], 6.0: ["a"]}
     assert "with the errors of estimates added" in str(planned(6.0).explain("Tanh1"))
     assert "errors" not in str(planned(None).explain("Tanh1"))
+
+
+def test_the_bound_counts_the_calls_of_required_boundaries():
+    sites = {"a": SiteCost(launch=10.0), "b": SiteCost(launch=40.0)}
+    ops = tuple(OpCost(site, op=kind, time=5.0) for site in "ab" for kind in ("Relu", "Tanh"))
+    pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
+    plan = tt.decompose(module, pair, Costs(sites, ops=ops), boundary_after=["Relu0", "Tanh1"])
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["a", "a", "a"]
+    assert plan.prediction.total == plan.prediction.lower_bound == 45 * 10**6

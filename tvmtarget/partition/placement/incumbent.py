@@ -275,8 +275,13 @@ class Incumbent:
 
         It is endless if the labeling needs more subgraphs than it may have.
         """
-        graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
+        level, atom_labels = self.level, labels[self.coupled.owner].tolist()
         weights: list[int] = self.problem.launches.tolist()
+        graph = LabeledGraph(level.graph, atom_labels)
+        if level.cuts and not any(option.is_system for option in level.options):
+            # In each forced cut is a subgraph of another label, whose call takes no time.
+            graph = LabeledGraph(level.cut_graph, [*atom_labels, *[len(weights)] * len(level.cuts)])
+            weights.append(0)
         if self.coupled.most and self.coupled.exceeds(fewest_by_label(graph)):
             return ENDLESS
         return cost + least_weight(graph, weights)
