@@ -16,9 +16,8 @@ from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem, energy_of
 from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.local_search import SubgraphMoves, with_fewer_subgraphs
-from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
+from tvmtarget.partition.subgraphs.forming import best_subgraphs, labeled_with_cuts, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import fewest_by_label, least_weight
-from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
 __all__ = ["MAX_FORMED", "MAX_TRIED", "Incumbent"]
 
@@ -275,13 +274,8 @@ class Incumbent:
 
         It is endless if the labeling needs more subgraphs than it may have.
         """
-        level, atom_labels = self.level, labels[self.coupled.owner].tolist()
-        weights: list[int] = self.problem.launches.tolist()
-        graph = LabeledGraph(level.graph, atom_labels)
-        if level.cuts and not any(option.is_system for option in level.options):
-            # In each forced cut is a subgraph of another label, whose call takes no time.
-            graph = LabeledGraph(level.cut_graph, [*atom_labels, *[len(weights)] * len(level.cuts)])
-            weights.append(0)
+        chosen, launches = labels[self.coupled.owner].tolist(), self.problem.launches.tolist()
+        graph, _, weights = labeled_with_cuts(self.level, chosen, launches)
         if self.coupled.most and self.coupled.exceeds(fewest_by_label(graph)):
             return ENDLESS
         return cost + least_weight(graph, weights)

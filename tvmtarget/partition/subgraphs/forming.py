@@ -12,7 +12,7 @@ from tvmtarget.partition.subgraphs.portfolio import form_subgraphs, fuse_subgrap
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.tree_paths import covers
 
-__all__ = ["best_subgraphs", "quick_subgraphs", "subgraphs_of_level"]
+__all__ = ["best_subgraphs", "labeled_with_cuts", "quick_subgraphs", "subgraphs_of_level"]
 
 # Number of atoms above which assignments are compared by one variant of typed fusion only.
 MANY = 10_000
@@ -31,7 +31,7 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
     """
     launches = list(choice.launches) or _uncosted(level)
     if choice.subgraphs and not level.is_divided:
-        labeled, limits, _ = _labeled(level, choice.chosen, launches)
+        labeled, limits, _ = labeled_with_cuts(level, choice.chosen, launches)
         cuts = ([vertex] for vertex in range(len(level.atoms), len(labeled.graph)))
         found = fuse_subgraphs(labeled, [*choice.subgraphs, *cuts], choice.kept)
         return _atoms_only(level, level.limiter.split_all(found, labeled.labels, limits))
@@ -57,7 +57,7 @@ def best_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int])
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    labeled, limits, costs = _labeled(level, chosen, launches)
+    labeled, limits, costs = labeled_with_cuts(level, chosen, launches)
     return _atoms_only(level, form_subgraphs(labeled, limits, costs, level.limiter, level.values))
 
 
@@ -77,7 +77,7 @@ def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    labeled, limits, costs = _labeled(level, chosen, launches)
+    labeled, limits, costs = labeled_with_cuts(level, chosen, launches)
     free = frozenset(option for option, launch in enumerate(costs) if not launch)
     first = (free, frozenset[int]()) if free and len(costs) > 2 else (free,)
     candidates = (
@@ -96,10 +96,19 @@ def _uncosted(level: Level) -> list[int]:
     return [most + (not covers(option.path, level.site.host)) for option in level.options]
 
 
-def _labeled(
+def labeled_with_cuts(
     level: Level, chosen: Sequence[int], launches: Sequence[int]
 ) -> tuple[LabeledGraph, Sequence[Limits], Sequence[int]]:
-    """Return the labeled graph, limits and launch costs; at forced cuts with vertices of one more label, at no cost."""
+    """Return the labeled graph of a level, with a vertex of one more label at each forced cut.
+
+    Args:
+        level: the atoms and options of one system.
+        chosen: the option of each atom.
+        launches: cost of a call of each option.
+
+    Returns:
+        The graph, and by label the limits and launch costs; the label at cuts has none.
+    """
     # A cut separates functions of leaves. One call of a system may run both atoms: its own level separates them.
     cuts = [(a, b) for a, b in level.cuts if chosen[a] != chosen[b] or not level.options[chosen[a]].is_system]
     if not cuts:
