@@ -1,6 +1,7 @@
 """Properties of all methods that form subgraphs: they cover the graph, have one label, run in order and keep limits."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -166,6 +167,24 @@ def test_rejected_subgraphs_are_halved_until_all_are_accepted(case, most):
     graph = nx.Graph(case.edges())
     assert all(len(subgraph) == 1 or nx.is_connected(graph.subgraph(subgraph)) for subgraph in subgraphs)
     assert all(len(subgraph) <= most for subgraph in subgraphs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases, st.integers(2, 9))
+def test_consecutive_parts_of_a_rejected_subgraph_are_one_where_that_is_accepted(case, period):
+    def check(subgraph):
+        numbers = {atom % period for atom in subgraph}
+        return reject("RULE", "two of one kind") if len(numbers) < len(subgraph) else None
+
+    limits = [Limits()] * 4
+    formed = case.formed()
+    subgraphs, rejected = checked_subgraphs(formed, check, case.limiter, case.labels, limits)
+    case.check(subgraphs)
+    assert not rejected
+    whole = {atom: number for number, subgraph in enumerate(formed) for atom in subgraph}
+    for first, then in pairwise(subgraphs):
+        if whole[first[0]] == whole[then[0]]:
+            assert check([*first, *then]) is not None
 
 
 def test_atoms_rejected_alone_are_returned_with_the_reason():
