@@ -118,3 +118,22 @@ def test_outputs_of_half_precision_are_compared_as_halves(tmp_path):
     assert main(["compile", path, "-t", "onnxruntime", "-o", file, "--self-test-input", inputs]) == 0
     assert main(["run", file, "--self-test"]) == 0
     assert main(["run", file, "--self-test", "--rtol", "1e-3", "--atol", "1e-4"]) == 1
+
+
+def test_a_model_without_inputs_runs_without_a_file_of_them(tmp_path, capsys):
+    nodes = [helper.make_node("Constant", [], ["y"], value_floats=[1.0, 2.0])]
+    ends = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    path, file = str(tmp_path / "constant.onnx"), str(tmp_path / "constant.tta")
+    graph = helper.make_graph(nodes, "g", [], ends)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert main(["run", path, "-t", "numpy", "--check"]) == 0
+    assert main(["compile", path, "-t", "numpy", "-o", file]) == 0
+    assert main(["run", file]) == 0
+    assert "output y: float32[2]" in capsys.readouterr().out
+
+
+def test_inputs_that_are_not_given_are_named(classifier, capsys):
+    assert main(["run", classifier[0], "-t", "numpy"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: pass inputs by --input")
+    assert error.count("must have values") == 1

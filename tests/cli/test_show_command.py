@@ -234,6 +234,16 @@ def test_a_file_that_is_missing_or_wrong_is_named(cli, tmp_path):
     assert "in target file" in err
 
 
+def test_a_file_with_another_ending_is_no_target(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "board.yaml").write_text("llvm")
+    (tmp_path / "lvm").mkdir()
+    code, _, error = cli("show", "board.yaml")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "there is a file of this name, but files of targets end in .json or .toml" in error
+    assert "file" not in cli("show", "lvm")[2]
+
+
 @pytest.mark.parametrize("command", ["show", "compile", "run", "tune", "explain"])
 def test_the_help_says_that_a_target_can_be_a_file_and_what_wins(cli, command):
     out = " ".join(cli(command, "--help")[1].replace("│", " ").split())

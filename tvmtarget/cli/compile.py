@@ -66,9 +66,18 @@ def compile_model(
         raise UsageError("--export-system has no effect without --export; add --export PATH")
     check_folders(output)
     tree = read_target(target, edits, context.args)
-    exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
+    module = options.read(model)
+    exe = options.build(
+        module,
+        tree,
+        name=model.stem,
+        allow_interpreter=allow_interpreter,
+        cache=not no_cache,
+        jobs=jobs,
+        quiet=False,
+    )
     if self_test or self_test_input is not None:
-        exe.self_test = _self_test(options.read(model), self_test_input)
+        exe.self_test = _self_test(module, self_test_input)
     # Before the program is saved: an export that is refused leaves an earlier program as it was.
     if export is not None:
         exe.export(export, export_system)

@@ -267,13 +267,22 @@ class PlanOptions(PartitionArguments):
             yield log
 
     def build(
-        self, model: Path, target: Target, *, allow_interpreter: bool, cache: bool, jobs: int | None, quiet: bool
+        self,
+        module: IRModule,
+        target: Target,
+        *,
+        name: str,
+        allow_interpreter: bool,
+        cache: bool,
+        jobs: int | None,
+        quiet: bool,
     ) -> Executable:
-        """Compile a model with these options, and show the progress.
+        """Compile a program with these options, and show the progress.
 
         Args:
-            model: An ONNX file.
+            module: The program, as `read` returns it.
             target: The target to compile for.
+            name: The name of exported symbols.
             allow_interpreter: Whether numpy may interpret leaves without a code generator.
             cache: Whether to use the compile cache.
             jobs: The number of processes that compile functions; None for as many as save time.
@@ -285,7 +294,6 @@ class PlanOptions(PartitionArguments):
         from tvmtarget.building.compile_plan import build
         from tvmtarget.cli.progress import compile_progress
 
-        module = self.read(model)
         # Without further options `build` makes the plan, and the executable records which placement of the log it used.
         is_planned_here = bool(self.given - {"where", "log", "near", "sizes"})
         with self.opened_log() as log:
@@ -297,7 +305,7 @@ class PlanOptions(PartitionArguments):
                     where=None if plan else self.rules,
                     allow_interpreter=allow_interpreter,
                     progress=report,
-                    mod_name=model.stem,
+                    mod_name=name,
                     log=log,
                     policy=self.policy if self.near else None,
                     cache=cache,

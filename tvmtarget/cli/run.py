@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -79,7 +79,7 @@ class ComparisonOptions:
             has_inputs: Whether `--input` is given.
 
         Raises:
-            UsageError: An option has no effect without another, or the program has no inputs, or two sets of them.
+            UsageError: An option has no effect without another, or there are two sets of inputs.
         """
         if (self.rtol is not None or self.atol is not None) and not (self.check or self.self_test):
             raise UsageError("--rtol and --atol need --check or --self-test")
@@ -87,8 +87,6 @@ class ComparisonOptions:
             raise UsageError("--float64 needs --check")
         if has_inputs and self.self_test:
             raise UsageError("--self-test runs on the inputs that are stored in the program; omit it or --input")
-        if not has_inputs and not self.self_test:
-            raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
 
     def compare(
         self, exe: Executable, model: Path, arrays: dict[str, Any], results: dict[str, Any]
@@ -160,21 +158,30 @@ class ProgramOptions:
             raise ArtifactError(f"{str(program)!r} has no self-test; compile it with --self-test")
         return exe
 
-    def build(self, model: Path, target: Target, options: PlanOptions, *, quiet: bool) -> Executable:
+    def build(
+        self, model: Path, target: Target, options: PlanOptions, inputs: Path | None, *, quiet: bool
+    ) -> Executable:
         """Compile a model.
 
         Args:
             model: Its file.
             target: The target to compile for.
             options: The options of the plan.
+            inputs: The file of the inputs, None if none is given.
             quiet: Whether to show no progress.
 
         Returns:
             The program.
+
+        Raises:
+            UsageError: The model has inputs, and none are given.
         """
+        module = options.read(model)
+        _check_input_file([param.name for param in module.main.params], inputs)
         return options.build(
-            model,
+            module,
             _with_scheduler(target, self.scheduler, insecure=self.insecure),
+            name=model.stem,
             allow_interpreter=self.allow_interpreter,
             cache=not self.no_cache,
             jobs=self.jobs,
@@ -243,13 +250,15 @@ def run(
     if is_artifact(program):
         needs_model = bool(target is not None or edits or context.args or options.given or comparing.check)
         exe = building.load(program, needs_model=needs_model, self_test=comparing.self_test)
+        if not comparing.self_test:
+            _check_input_file(exe.inputs, inputs)
     else:
         building.reject_misuse(comparing)
         if target is None and not has_file(program):
             raise ArtifactError(f"no model or program {str(program)!r}")
         if target is None:
             raise UsageError("--target is missing; a model needs one, such as --target llvm")
-        exe = building.build(program, read_target(target, edits, context.args), options, quiet=as_json)
+        exe = building.build(program, read_target(target, edits, context.args), options, inputs, quiet=as_json)
     labels = pop_labels(arrays, exe.inputs)
     if comparing.self_test and exe.self_test is not None:
         arrays = dict(exe.self_test.inputs)
@@ -324,6 +333,13 @@ def _profile(exe: Executable, arrays: Mapping[str, Any], runs: int) -> dict[str,
         "seconds": median(wholes) / 1e9,
         "parts": [{**dict(part), "seconds": median(times) / 1e9} for part, times in parts.items()],
     }
+
+
+def _check_input_file(names: Iterable[str], inputs: Path | None) -> None:
+    """Raise `UsageError` if there are inputs, but no file of them."""
+    if inputs is None and (missing := ", ".join(map(repr, names))):
+        stored = "--self-test to run a compiled program on those stored in it"
+        raise UsageError(f"pass inputs by --input, or {stored}; {missing} must have values")
 
 
 def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) -> Target:

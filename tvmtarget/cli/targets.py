@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.cli.options import Command, UsageError
 from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json, read_text
@@ -250,12 +252,15 @@ def _parse(text: str) -> Target:
     """Parse a target, or read it from a file; a tag or a text wins, so that a new file changes no command line."""
     from tvmtarget.target.tree import Target
 
-    if not text.endswith((".json", ".toml")):
-        return Target.parse(text)
     try:
         return Target.parse(text)
-    except (TextError, UnknownNameError):
-        return _read_file(text)
+    except (TextError, UnknownNameError) as error:
+        if text.endswith((".json", ".toml")):
+            return _read_file(text)
+        if has_file(path := Path(text)) and path.is_file():
+            problem = f"{error}; there is a file of this name, but files of targets end in .json or .toml"
+            raise TargetFileError(problem, path=text) from error
+        raise
 
 
 def _read_file(path: str) -> Target:
