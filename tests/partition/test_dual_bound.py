@@ -105,6 +105,37 @@ def test_calls_are_bounded_by_one_path_per_label_with_60_labels():
     assert 3000 < ascent.bound <= 3 * 1000 + 3 + 3
 
 
+def test_60_labels_in_two_memories_have_tables_of_two_groups():
+    count = 60
+    rng = np.random.default_rng(0)
+    problem = LabelingProblem(
+        costs=rng.integers(10, 100, (8, count)),
+        allowed=np.ones((8, count), dtype=np.bool_),
+        producer=np.arange(8),
+        start=spans([2, 2, 2, 2, 2, 1, 1, 0]),
+        readers=np.array([1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7]),
+        is_live_out=np.arange(8) == 7,
+        cost_index=np.zeros(8, dtype=np.int64),
+        pair_costs=np.array([[[0, 25], [25, 0]]]),
+        domains=np.arange(count) % 2,
+        home=0,
+        launches=np.zeros(count, dtype=np.int64),
+    )
+    ascent = DualAscent(problem)
+    ascent.climb(60)
+    # In a memory, each atom takes its cheapest label; so the program of the best one of each memory costs as much.
+    best = np.stack([problem.costs[:, memory::2].min(axis=1) for memory in range(2)], axis=1)
+    few = replace(
+        problem,
+        costs=best,
+        allowed=np.ones((8, 2), dtype=np.bool_),
+        domains=np.arange(2),
+        launches=np.zeros(2, dtype=np.int64),
+    )
+    least = int(energy_of(few, 0.0).totals(enumerate_labelings(few, 10**5)).min())
+    assert 0.95 * least < ascent.bound <= least
+
+
 def graph_of(problem):
     targets = [set() for _ in problem.costs]
     for producer, begin, end in zip(problem.producer, problem.start[:-1], problem.start[1:], strict=True):

@@ -404,7 +404,8 @@ def energy_of(problem: LabelingProblem, share: float) -> Energy:
     """
     count, size = len(problem.domains), problem.pair_costs.shape[-1]
     launches = np.array([int(share * int(launch)) for launch in problem.launches], dtype=np.int64)
-    width = max(count, size)
+    # Without launches only memories are groups, which are often fewer than labels.
+    width = max(count, size) if launches.any() else size
     count_values = len(problem.producer)
     owner = np.repeat(np.arange(count_values), np.diff(problem.start))
     has_producer = problem.producer >= 0
@@ -415,6 +416,7 @@ def energy_of(problem: LabelingProblem, share: float) -> Energy:
     pair_costs[:, :size, :size] = problem.pair_costs
     groups = np.stack([problem.domains, np.arange(count)])
     if not launches.any():
+        groups = groups[:1]
         layer_values = [np.arange(count_values)]
         cost_index, layer = problem.cost_index, np.zeros(count_values, dtype=np.int64)
     else:
