@@ -51,7 +51,7 @@ from tvmtarget.partition.improvements import (
     keeps_limits,
 )
 from tvmtarget.partition.memory_use import MemoryUse, fits_memories, memory_uses, too_large_ops
-from tvmtarget.partition.placement.choosers import choosers_for
+from tvmtarget.partition.placement.choosers import MAX_COMPARED, choosers_for
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
@@ -61,7 +61,7 @@ from tvmtarget.partition.placement.colocation import (
     lowered_preferences,
     with_pins,
 )
-from tvmtarget.partition.placement.coupled_atoms import coupled_ops
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.preparation import prepare
 from tvmtarget.partition.stages import Candidate, partition, run_stages
@@ -76,6 +76,9 @@ MAX_LIMIT_ROUNDS = 16
 
 # `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values.
 MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS = 16, 5
+
+# `best_candidate`: the part of its time by which another plan of a large program must be faster to be looked for.
+NEAR = 0.005
 
 
 def plan_request(
@@ -388,6 +391,15 @@ def with_colocation(
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; list fewer operations in it")
 
 
+def _is_near_bound(plan: Decomposition, coupled: CoupledOps) -> bool:
+    """Return whether a plan keeps its requests, and none can be faster by more than the part NEAR."""
+    prediction = plan.prediction
+    if prediction is None or prediction.lower_bound is None or prediction.unknown:
+        return False
+    is_near = plan.options.objective == "latency" and prediction.total * (1 - NEAR) <= prediction.lower_bound
+    return is_near and keeps_colocation(plan, coupled.colocation) and keeps_limits(plan, coupled)
+
+
 def _with_lowered(
     request: Request, feasibility: Feasibility, colocation: Colocation, excluded: Sequence[ExcludedSites]
 ) -> Decomposition | None:
@@ -450,9 +462,11 @@ def best_candidate(
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     distinct: dict[tuple[int, object], Candidate] = {}
     bounds: dict[int, int] = {}
+    promising: Decomposition | None = None
     problems = list[CapacityError]()
     for number, way in enumerate(ways):
-        for choose in choosers_for(way, estimates, options, sites, coupled):
+        choosers = choosers_for(way, estimates, options, sites, coupled)
+        for choose in choosers:
             try:
                 candidate = partition(Candidate(request, way, estimates, choose))
             except CapacityError as error:
@@ -463,15 +477,22 @@ def best_candidate(
                 bounds[number] = max(candidate.root.least_time, bounds.get(number, 0))
             parts = tuple((node.site.path, node.calls) for node in candidate.root.walk())
             distinct.setdefault((number, parts), candidate)
+            # The choosers of large programs on nested trees begin with the most promising one.
+            if choose is choosers[0] and len(way.program.top) > MAX_COMPARED and len(ways) == 1 < len(choosers):
+                promising = run_stages(candidate)
+                if sites is None and _is_near_bound(promising, coupled):
+                    break
     if not distinct:
         raise problems[0]
-    # A lower bound that one chooser proves holds for the plans of all.
-    candidates = [
-        replace(candidate, root=replace(candidate.root, least_time=bounds.get(number)))
-        for (number, _), candidate in distinct.items()
-        if candidate.root is not None
-    ]
-    plans = [run_stages(candidate) for candidate in candidates]
+    plans: list[Decomposition] = []
+    for (number, _), candidate in distinct.items():
+        assert candidate.root is not None
+        # A lower bound that one chooser proves holds for the plans of all.
+        root = replace(candidate.root, least_time=bounds.get(number))
+        if promising is not None and not plans and promising.root.least_time == root.least_time:
+            plans.append(promising)
+        else:
+            plans.append(run_stages(replace(candidate, root=root)))
     if coupled.colocation:
         plans = [plan for plan in plans if keeps_colocation(plan, coupled.colocation)] or plans
     plans = [plan for plan in plans if keeps_limits(plan, coupled)] or plans

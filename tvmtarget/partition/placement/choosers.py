@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import JointSites
 
-__all__ = ["CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
+__all__ = ["MAX_COMPARED", "CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
 
 # So many systems, at most, are called more often one at a time, beside all together.
 MAX_DETOURED = 4
+
+# Programs of more operations on nested trees are planned in fewer ways, the most promising one first. Of the ways to
+# form calls for leaves that are chosen together, these are the first and the last one; above MAX_FREED the first alone.
+MAX_COMPARED, MAX_FREED = 2000, 10_000
 
 
 def choosers_for(
@@ -80,7 +84,11 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            choosers += _choosers_of(joint, feasibility, estimates, by_cost, coupled)
+            first, *others = _choosers_of(joint, feasibility, estimates, by_cost, coupled)
+            if len(program.top) > MAX_COMPARED:
+                choosers = [first, *choosers, *(others[-1:] if len(program.top) <= MAX_FREED else [])]
+            else:
+                choosers += [first, *others]
         if program.bodies:
             choosers += _choosers_around_bodies(feasibility, estimates, coupled, by_cost)
     if estimates is not None and options.objective == "throughput":
@@ -106,10 +114,10 @@ def _choosers_around_bodies(
     at the results of a loop, whose size is often unknown, leave the site that they prefer only together with it.
     """
     from tvmtarget.partition.placement.by_cost import CostChooser
-    from tvmtarget.partition.placement.joint_levels import MAX_LEAVES, MAX_OPS, joint_sites
+    from tvmtarget.partition.placement.joint_levels import MAX_LEAVES, joint_sites
 
     program = feasibility.program
-    if len(feasibility.leaves) > MAX_LEAVES or len(program.body) > MAX_OPS:
+    if len(feasibility.leaves) > MAX_LEAVES or len(program.body) > MAX_COMPARED:
         return
     names = [call.source for call in program.body]
     for leaf in feasibility.leaves:
@@ -149,6 +157,8 @@ def next_choosers(
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import next_joint_sites
 
+    if len(feasibility.program.top) > MAX_COMPARED:
+        return
     by_cost = CostChooser(feasibility, estimates, coupled, bounds=False)
     for joint in next_joint_sites(feasibility, estimates, coupled, total, most):
         yield from _choosers_of(joint, feasibility, estimates, by_cost, coupled)

@@ -28,9 +28,8 @@ from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 __all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 
 # More leaves are decided level by level only, because tables of copies grow with their square, except for so few
-# operations that branch and bound is tried (`MAX_BRANCHED`) and these tables have no more than MAX_ENTRIES. So are
-# programs of more operations: a system gets many calls there, which the joint choice does not know.
-MAX_LEAVES, MAX_ENTRIES, MAX_OPS = 24, 100_000, 2000
+# operations that branch and bound is tried (`MAX_BRANCHED`) and these tables have no more than MAX_ENTRIES.
+MAX_LEAVES, MAX_ENTRIES = 24, 100_000
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def next_joint_sites(
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
     leaves, ops = len(feasibility.leaves), len(feasibility.program.top)
-    return (leaves <= MAX_LEAVES and ops <= MAX_OPS) or (ops <= MAX_BRANCHED and leaves**2 * ops <= MAX_ENTRIES)
+    return leaves <= MAX_LEAVES or (ops <= MAX_BRANCHED and leaves**2 * ops <= MAX_ENTRIES)
 
 
 class _LevelOfLeaves:
