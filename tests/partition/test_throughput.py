@@ -221,6 +221,24 @@ def test_the_throughput_adds_up_to_the_prediction(squeezenet):
     assert run + transfers // 2 == plan.prediction.total
 
 
+def test_the_throughput_counts_what_passes_boundaries_and_functions_measured_as_a_whole(squeezenet):
+    passing = {"launch": 20, "flops": {"float32": 1e11}, "mem_bw": 2e10, "boundary_bw": 1e9}
+    given = costs(LINKS[:1], **{"n.0/ort": passing, "n.1/ort": passing | {"boundary_bw": 2e9}})
+    plan = tt.decompose(squeezenet, cluster(2), given, objective="throughput")
+    assert plan.prediction.boundary
+    measured = [{"match": {"structure": task.structure}, "site": "n/ort", "time": 700} for task in plan.tasks()[:1]]
+    again = tt.decompose(squeezenet, cluster(2), given | {"regions": measured}, where=required_sites(plan))
+    for one in (plan, again):
+        run = sum(stage.run for stage in one.throughput.stages)
+        transfers = sum(stage.transfers for stage in one.throughput.stages)
+        assert run + transfers // 2 == pytest.approx(one.prediction.total, abs=len(one.subgraphs))
+    assert again.prediction.total != plan.prediction.total
+
+
+def required_sites(plan):
+    return {op: f"@{site}" for op, site in plan.sites().items()}
+
+
 def test_the_choice_of_the_home_replica_does_not_matter(squeezenet):
     plans = [tt.decompose(squeezenet, cluster(home=f"n.{n}/cpu"), costs(), objective="throughput") for n in range(3)]
     assert len({plan.throughput.slowest.busy for plan in plans}) == 1

@@ -11,7 +11,7 @@ from tvmtarget.partition.costs.costs import Unit
 from tvmtarget.partition.costs.estimate import MICROSECOND, Estimate, Estimates, cost_text
 from tvmtarget.partition.outline.outlining import Outlined
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "boundary_times", "predict"]
 
 MAX_SHOWN = 5
 
@@ -184,39 +184,51 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
         priced=priced + sum(1 for copy in outlined.copies if copy.runs),
         assumed=tuple(estimates.assumptions()),
         unused=tuple(estimates.unused()),
-        boundary=round(_boundary_time(estimates, outlined)),
+        boundary=round(sum(boundary_times(estimates, outlined))),
         unit=estimates.costs.unit,
     )
     return found if lower_bound is None else replace(found, lower_bound=min(lower_bound, found.total))
 
 
-def _boundary_time(estimates: Estimates, outlined: Outlined) -> Fraction:
-    """Return the time for values to leave functions and enter those of other sites: once per value and reading site."""
+def boundary_times(estimates: Estimates, outlined: Outlined) -> list[Fraction]:
+    """Return the time for values to leave functions, and to enter those of other sites.
+
+    It counts once per value and reading site.
+
+    Args:
+        estimates: rates of the sites.
+        outlined: the functions of the program, with how often each is expected to run.
+
+    Returns:
+        Picoseconds by subgraph: for what it computes to leave its site, and for what it reads to enter it. A value that
+        several subgraphs of a site read enters the last of them.
+    """
     topology, body = estimates.program.topology, estimates.program.body
-    rates = {
-        subgraph.site: Fraction(estimates.boundary_rate(topology[subgraph.site])) for subgraph in outlined.subgraphs
-    }
+    found = [Fraction(0)] * len(outlined.subgraphs)
+    rates = {one.site: Fraction(estimates.boundary_rate(topology[one.site])) for one in outlined.subgraphs}
     if not any(rates.values()):
-        return Fraction(0)
+        return found
     types = {param.name: param.type for param in estimates.program.function.params}
-    sites: dict[str, str] = {}
-    for subgraph in outlined.subgraphs:
+    producers: dict[str, int] = {}
+    for number, subgraph in enumerate(outlined.subgraphs):
         outputs = [output for index in subgraph.calls for output in body[index].outputs]
         types |= {output.name: output.type for output in outputs}
-        sites |= {output.name: subgraph.site for output in outputs}
+        producers |= {output.name: number for output in outputs}
+    sites = {name: outlined.subgraphs[number].site for name, number in producers.items()}
     # Results of the program leave for the driver, which has no boundary of its own: reader None.
-    moves: dict[tuple[str, str | None], Fraction] = dict.fromkeys(
-        ((name, None) for name in estimates.program.function.results if name in sites), Fraction(1)
+    moves: dict[tuple[str, str | None], tuple[Fraction, int | None]] = dict.fromkeys(
+        ((name, None) for name in estimates.program.function.results if name in sites), (Fraction(1), None)
     )
-    for subgraph in outlined.subgraphs:
+    for number, subgraph in enumerate(outlined.subgraphs):
         read = {name for index in subgraph.calls for name in body[index].uses()}
         moves |= {
-            (name, subgraph.site): subgraph.runs for name in read if sites.get(name) != subgraph.site and name in types
+            (name, subgraph.site): (subgraph.runs, number)
+            for name in read
+            if sites.get(name) != subgraph.site and name in types
         }
-    return sum(
-        (
-            runs * (estimates.nbytes(types[name]) or 0) * (rates.get(sites.get(name, ""), 0) + rates.get(site or "", 0))
-            for (name, site), runs in moves.items()
-        ),
-        Fraction(0),
-    )
+    for (name, _), (runs, reader) in moves.items():
+        nbytes = runs * (estimates.nbytes(types[name]) or 0)
+        for end in (producers.get(name), reader):
+            if end is not None:
+                found[end] += nbytes * rates[outlined.subgraphs[end].site]
+    return found

@@ -16,6 +16,7 @@ from tvmtarget.ir.function import COPY, Call
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, cost_text
+from tvmtarget.partition.costs.predict import boundary_times
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.programs import machines_of_call, replicas_of
 from tvmtarget.partition.machines.stream_simulation import STREAM_DEPTH, MachineStep, time_per_input
@@ -128,7 +129,7 @@ def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) ->
     machines = Machines(estimates.program.topology)
     if len(machines.working) < 2 or module.main.attr("role") != "driver":
         return None
-    times = _Times(estimates, outlined)
+    times = _Times(estimates, outlined, module)
     run: dict[str, int] = {machine.path: 0 for machine in machines}
     transfers = dict(run)
     programs: dict[str, list[MachineStep]] = {path: [] for path in run}
@@ -196,11 +197,12 @@ class _Times:
     Calls and copies in regions count as often as the plan expects them to run.
     """
 
-    def __init__(self, estimates: Estimates, outlined: Outlined) -> None:
+    def __init__(self, estimates: Estimates, outlined: Outlined, module: IRModule) -> None:
         self.estimates = estimates
-        self.subgraphs: defaultdict[str, list[SubgraphRecord]] = defaultdict(list)
-        for subgraph in outlined.subgraphs:
-            self.subgraphs[subgraph.call.split("/")[0]].append(subgraph)
+        self.module = module
+        self.subgraphs: defaultdict[str, list[tuple[SubgraphRecord, Fraction]]] = defaultdict(list)
+        for subgraph, boundary in zip(outlined.subgraphs, boundary_times(estimates, outlined), strict=True):
+            self.subgraphs[subgraph.call.split("/")[0]].append((subgraph, boundary))
         self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
         for copy in outlined.copies:
             self.copies[copy.call.split("/")[0]].append(copy)
@@ -220,12 +222,16 @@ class _Times:
     def _call_time(self, name: str) -> int:
         """Return the time of all calls and copies that a call of the root's driver leads to."""
         copies = (int(copy.runs * self._copy_time(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
-        return sum(copies) + sum(map(self._subgraph_time, self.subgraphs[name]))
+        subgraphs = self.subgraphs[name]
+        return sum(copies) + sum(int(self._subgraph_time(one) + boundary) for one, boundary in subgraphs)
 
-    def _subgraph_time(self, subgraph: SubgraphRecord) -> int:
+    def _subgraph_time(self, subgraph: SubgraphRecord) -> Fraction:
         leaf = self.estimates.program.topology[subgraph.site]
+        measured = self.estimates.subgraph(self.module, subgraph.function, leaf)
+        if measured is not None:
+            return subgraph.runs * measured
         times = (self._or_zero(self.estimates.time(index, leaf).time) for index in subgraph.calls)
-        return int(subgraph.runs * (self.estimates.launch(leaf) + sum(times)))
+        return subgraph.runs * (self.estimates.launch(leaf) + sum(times))
 
     def _copy_time(self, type_: Type, src: str, dst: str) -> int:
         return self._or_zero(self.estimates.copy(type_, src, dst))
