@@ -239,6 +239,24 @@ def required_sites(plan):
     return {op: f"@{site}" for op, site in plan.sites().items()}
 
 
+def test_the_latency_counts_a_transfer_at_a_receiver_that_was_busy():
+    """A result arrives while its receiver computes, which the transfer occupies afterwards, as in a stream."""
+    x, there, here = (Value(name, TensorType("float32", (4,))) for name in ("x", "there", "here"))
+    calls = (Call("onnx.Exp", ("x",), (there,), source="there"), Call("onnx.Relu", ("x",), (here,), source="here"))
+    main = Function("main", (x,), calls, ("there", "here"), opsets=(("", 17),))
+    stated = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"numpy": {"launch": 0}},
+        "ops": [{"match": {"op": op}, "site": "numpy", "time": time} for op, time in (("Exp", 20), ("Relu", 100))],
+        "links": [{"src": "a/cpu", "dst": "b/cpu", "latency": 10, "bandwidth": 1e18}],
+    }
+    tree = "[b=[cpu=numpy](host=@cpu),a=[cpu=numpy](host=@cpu)](host=@a/cpu,runtime=processes)"
+    plan = tt.decompose(tt.IRModule((main,)), tree, stated, where={"there": "@b", "here": "@a"})
+    # `a` sends x and computes; `b` has sent its result by then, which `a` receives.
+    assert plan.throughput.latency / 10**6 == pytest.approx(10 + 100 + 10)
+    assert plan.prediction.total / 10**6 == pytest.approx(10 + 20 + 100 + 10)
+
+
 def test_the_choice_of_the_home_replica_does_not_matter(squeezenet):
     plans = [tt.decompose(squeezenet, cluster(home=f"n.{n}/cpu"), costs(), objective="throughput") for n in range(3)]
     assert len({plan.throughput.slowest.busy for plan in plans}) == 1

@@ -154,9 +154,11 @@ def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) ->
                 programs[dst].append(MachineStep(time, receives=transfer))
         if call.op == COPY:
             src, dst = _ends(call, machines, module)
-            clock[src] = max(clock[src], operands_ready) + duration
-            # A send does not wait for its receiver, so only the receiver waits.
-            done = clock[dst] = max(clock[dst], clock[src])
+            begin = max(clock[src], operands_ready)
+            # A send does not wait for its receiver, which the transfer occupies as long, as in the stream.
+            done = max(clock[dst], begin) + duration
+            clock[src] = begin + duration
+            clock[dst] = done
         else:
             involved = machines_of_call(call, module, machines)
             done = max(operands_ready, *(clock[machine] for machine in involved)) + duration
