@@ -15,8 +15,8 @@ def cluster(count=4, runtime="processes"):
     return f"[n={MACHINE.format(f',count={count}')}](runtime={runtime})"
 
 
-def costs(count=4, times=(), links=()):
-    """Return equal costs of all machines; `times` by leaf and `links` by pairs of machines make a difference."""
+def costs(count=4, rates=(), links=(), regions=()):
+    """Return equal costs of all machines; `rates` by leaf and `links` by pairs of machines make a difference."""
     machines = [":cpu", *(f"n.{number}" for number in range(count))]
     sites = {
         "onnxruntime": {"launch": 20, "flops": {"float32": 1e11}, "mem_bw": 2e10, "roofline": 0.5},
@@ -25,13 +25,14 @@ def costs(count=4, times=(), links=()):
     return {
         "schema": "tvmtarget.cost/1",
         "unit": "us",
-        "sites": sites | {site: sites["onnxruntime"] | {"launch": launch} for site, launch in times},
+        "sites": sites | {site: sites["onnxruntime"] | rate for site, rate in rates},
         "links": [
             {"src": src, "dst": dst} | (LINK | {"latency": 5} if (src, dst) in links else LINK)
             for at, src in enumerate(machines)
             for dst in machines[at + 1 :]
         ],
         "symbolic_hints": {"batch": 256},
+        "regions": [*regions],
     }
 
 
@@ -87,7 +88,8 @@ def test_a_plan_since_another_has_the_same_replicas(digits):
 @pytest.mark.parametrize(
     ("given", "options"),
     [
-        pytest.param(costs(times=[("n.3/ort", 21)]), {}, id="time of a call"),
+        pytest.param(costs(rates=[("n.3/ort", {"launch": 21})]), {}, id="time of a call"),
+        pytest.param(costs(rates=[("n.3/ort", {"boundary_bw": 1e9})]), {}, id="passing of values"),
         pytest.param(costs(links=[(":cpu", "n.3")]), {}, id="time of a transfer"),
         pytest.param(None, {"max_subgraphs": {"n.3": 1}}, id="limit"),
         pytest.param(None, {"where": {"*": "@n.0|@n.1|@n.2"}}, id="constraint"),
@@ -96,6 +98,24 @@ def test_a_plan_since_another_has_the_same_replicas(digits):
 def test_a_machine_that_differs_is_no_replica(digits, given, options):
     turns = [group for group in replicas(decompose(digits, given=given, **options)) if "n.3" in group]
     assert turns in ([], [("n.3",)])
+
+
+@pytest.mark.parametrize(("last", "groups"), [(8000, [("n.0", "n.1")]), (16000, [("n.0",), ("n.1",)])])
+def test_a_machine_that_was_measured_to_differ_is_no_replica(digits, last, groups):
+    (task,) = tt.decompose(digits, cluster(2), where={"*": "onnxruntime"}).tasks()
+    measured = [
+        {"match": {"structure": task.structure}, "site": site, "time": time}
+        for site, time in (("n.0/ort", 8000), ("n.1/ort", last))
+    ]
+    plan = tt.decompose(
+        digits,
+        cluster(2),
+        costs(2, regions=measured),
+        objective="throughput",
+        max_replicas=2,
+        where={"*": "onnxruntime"},
+    )
+    assert replicas(plan) == groups
 
 
 def test_a_constraint_on_one_machine_is_kept(digits):

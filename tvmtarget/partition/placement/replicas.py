@@ -90,6 +90,7 @@ class _Candidates:
         outlined: Outlined,
         options: PartitionOptions,
     ) -> None:
+        self.module = module
         self.feasibility = feasibility
         self.estimates = estimates
         self.topology = feasibility.program.topology
@@ -138,6 +139,8 @@ class _Candidates:
         other = self._counterpart(leaf, path, idle)
         return (
             self.estimates.launch(leaf) == self.estimates.launch(other)
+            and self.estimates.boundary_rate(leaf) == self.estimates.boundary_rate(other)
+            and self._measured(subgraph, leaf) == self._measured(subgraph, other)
             and self.feasibility.can_be_one_function(subgraph.calls, other)
             and all(
                 self.feasibility.unsupported_reason(index, other) is None
@@ -145,6 +148,9 @@ class _Candidates:
                 for index in subgraph.calls
             )
         )
+
+    def _measured(self, subgraph: SubgraphRecord, leaf: Site) -> int | None:
+        return self.estimates.subgraph(self.module, subgraph.function, leaf)
 
     def _is_as_near(self, transfer: _Transfer, path: str, idle: str) -> bool:
         """Return whether a transfer takes as long with the idle machine, for every machine at the other end."""
