@@ -156,23 +156,48 @@ def test_no_assignment_loads_machines_that_take_turns_less():
     assert busiest(case.plan()) == case.least_busy()
 
 
+def chain_of(kinds, sizes):
+    """Return a program of operators one after the other; sizes are those of its input and their results."""
+    values = [Value(f"v{place}", TensorType("float32", (size,))) for place, size in enumerate(sizes)]
+    calls = [
+        Call(f"onnx.{kind}", (f"v{place}",), (values[place + 1],), source=f"n{place}")
+        for place, kind in enumerate(kinds)
+    ]
+    return tt.IRModule((Function("main", (values[0],), tuple(calls), (values[-1].name,), opsets=(("", 17),)),))
+
+
+def chain_costs(kinds, times, sites, links):
+    """Return costs; `times` are those of the operators by site."""
+    ops = [
+        {"match": {"op": kind}, "site": site, "time": time}
+        for site, row in times.items()
+        for kind, time in zip(kinds, row, strict=True)
+    ]
+    links = [{"src": src, "dst": dst, "latency": latency, "bandwidth": rate} for src, dst, latency, rate in links]
+    return {"schema": "tvmtarget.cost/1", "unit": "us", "sites": sites, "ops": ops, "links": links}
+
+
 def test_a_machine_may_have_stages_that_are_not_consecutive():
     """Two machines, each fast at one of two operators that alternate."""
-    calls = [
-        Call(f"onnx.{kind}", (f"v{place}",), (Value(f"v{place + 1}", TensorType("float32", (4,))),), source=f"n{place}")
-        for place, kind in enumerate(("Relu", "Exp", "Relu", "Exp"))
-    ]
-    main = Function("main", (Value("v0", TensorType("float32", (4,))),), tuple(calls), ("v4",), opsets=(("", 17),))
-    ops = [
-        {"match": {"op": kind}, "site": site, "time": 10 if fast == site else 500}
-        for kind, fast in (("Relu", "a/cpu"), ("Exp", "b/cpu"))
-        for site in ("a/cpu", "b/cpu")
-    ]
-    links = [{"src": "a/cpu", "dst": "b/cpu", "latency": 1, "bandwidth": 1e9}]
+    stated = chain_costs(("Relu", "Exp"), {"a/cpu": (10, 500), "b/cpu": (500, 10)}, {}, [("a/cpu", "b/cpu", 1, 1e9)])
     tree = "[a=[cpu=numpy](host=@cpu),b=[cpu=numpy](host=@cpu)](host=@a/cpu,runtime=processes)"
-    stated = {"schema": "tvmtarget.cost/1", "unit": "us", "ops": ops, "links": links}
-    plan = tt.decompose(tt.IRModule((main,)), tree, stated, objective="throughput")
+    plan = tt.decompose(chain_of(("Relu", "Exp", "Relu", "Exp"), [4] * 5), tree, stated, objective="throughput")
     assert [plan.site_of(f"n{place}") for place in range(4)] == ["a/cpu", "b/cpu", "a/cpu", "b/cpu"]
+
+
+def test_machines_are_balanced_with_what_passes_the_boundaries_of_their_leaves():
+    kinds, sites = ("Softplus", "Sigmoid", "Softsign", "Tanh"), ("b/cpu", "a/cpu", "a/cpu", "b/cpu")
+    stated = chain_costs(
+        kinds,
+        {"a/cpu": (264, 212, 194, 102), "b/cpu": (70, 772, 193, 73)},
+        {"a/cpu": {"launch": 5, "boundary_bw": 1e9}, "b/cpu": {"launch": 0, "boundary_bw": 1e9}},
+        [("a/cpu", "b/cpu", 15, 1e9)],
+    )
+    tree = "[a=[cpu=numpy](host=@cpu),b=[cpu=numpy](host=@cpu)](host=@a/cpu,runtime=processes)"
+    module = chain_of(kinds, (16388, 256, 16385, 1026, 1027))
+    where = {f"n{place}": f"@{site}" for place, site in enumerate(sites)}
+    plans = [tt.decompose(module, tree, stated, where=rules, objective="throughput") for rules in ({}, where)]
+    assert plans[0].throughput.interval <= plans[1].throughput.interval
 
 
 NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"

@@ -24,7 +24,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.placement.by_cost import CostChooser
-from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
+from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level, with_capacities
@@ -241,13 +241,14 @@ class ThroughputChooser:
         working = self.machines.working
         if level.site.path or len(working) < 2 or not level.atoms:
             return self.by_cost(level)
-        problem = cost_matrix_of(self.feasibility, self.estimates, level).problem
+        matrix = cost_matrix_of(self.feasibility, self.estimates, level)
+        problem, passing = _without_boundaries(self.feasibility, self.estimates, level, matrix)
         owner = [self.machines.of_site(option.path) for option in level.options]
         columns = [[position for position, path in enumerate(owner) if path == machine.path] for machine in working]
         home = next((position for position, machine in enumerate(working) if machine.path == self.machines.home), None)
         order = np.array(level.graph.topological_order, dtype=np.int64)
         options = _cheapest(problem, columns)
-        sequence = _sequence(problem, order, options, home)
+        sequence = _sequence(problem, passing, order, options, home)
         most = min(self.max_replicas, len(working))
         runs = _runs(sequence, int(MAX_POSITIONS / most**0.5))
         found = _best_stages(_contracted(sequence, runs), most)
@@ -266,7 +267,7 @@ class ThroughputChooser:
         for replicas in map(np.array, groupings):
             # No operation goes to the others of machines that take turns.
             allowed = problem.allowed & (replicas[machine_of] > 0)
-            search = _LoadSearch(with_capacity, replace(problem, allowed=allowed), machine_of, home, replicas)
+            search = _LoadSearch(with_capacity, replace(problem, allowed=allowed), passing, machine_of, home, replicas)
             labels = search.best_of([start for start in starts if allowed[np.arange(len(start)), start].all()])
             best += [] if labels is None else [(search.key(labels), labels.tolist())]
         return Assignment(min(best)[1]) if best else self.by_cost(level)
@@ -276,10 +277,18 @@ class _LoadSearch:
     """Searches for the labeling with the least load of the busiest machine; of equal ones, of the next busiest."""
 
     def __init__(
-        self, level: Level, problem: LabelingProblem, machine_of: Ints, home: int | None, replicas: Ints
+        self,
+        level: Level,
+        problem: LabelingProblem,
+        passing: Ints,
+        machine_of: Ints,
+        home: int | None,
+        replicas: Ints,
     ) -> None:
         self.level = level
         self.problem = problem
+        self.passing = passing  # what each value (row) takes at the boundary of each label
+        self.has_boundaries = bool(passing.any())
         self.machine_of = machine_of  # the machine of each label
         self.replicas = np.maximum(replicas, 1)  # the machines among which the load of each one is divided
         self.count = 1 + int(machine_of.max())
@@ -459,7 +468,25 @@ class _LoadSearch:
                 busy = np.where(is_source & present[:, domains].any(axis=1), time, 0)
                 for machine in {int(self.machine_of_memory[memory]) for memory in (src, dst) if memory >= 0}:
                     found[:, machine] += busy
+        if self.has_boundaries:
+            self._add_passing(found, value, rows, is_labeled)
         return found
+
+    def _add_passing(self, found: Ints, value: int, rows: Ints, is_labeled: Bools) -> None:
+        """Add what a value takes to leave its producer, and to enter readers elsewhere: once per reading label."""
+        problem, producer, passing = self.problem, int(self.problem.producer[value]), self.passing[value]
+        every = np.arange(len(rows))
+        enters = np.zeros((len(rows), len(passing)), dtype=np.bool_)
+        for reader in problem.readers[problem.start[value] : problem.start[value + 1]].tolist():
+            if is_labeled[reader]:
+                enters[every, rows[:, reader]] = True
+        if producer >= 0:
+            own = rows[:, producer]
+            enters[every, own] = False
+            leaving = enters.sum(axis=1) + problem.is_live_out[value]
+            found[every, self.machine_of[own]] += leaving * passing[own]
+        for label, machine in enumerate(self.machine_of.tolist()):
+            found[:, machine] += enters[:, label] * passing[label]
 
 
 def _best_stages(sequence: AtomSequence, max_replicas: int) -> Stages | None:
@@ -523,7 +550,33 @@ def _cheapest(problem: LabelingProblem, columns: Sequence[Sequence[int]]) -> Int
     return np.stack([np.array(own)[costs[:, own].argmin(axis=1)] for own in columns], axis=1)
 
 
-def _sequence(problem: LabelingProblem, order: Ints, options: Ints, home: int | None) -> AtomSequence:
+def _without_boundaries(
+    feasibility: Feasibility, estimates: Estimates, level: Level, matrix: CostMatrix
+) -> tuple[LabelingProblem, Ints]:
+    """Return the problem without what values take at boundaries of leaves, and that for each value and option.
+
+    A boundary takes its time of the machine of its leaf, a copy that of both. In a system, values pass the fastest one.
+    """
+    problem, types = matrix.problem, feasibility.program.dataflow(level.atoms[0]).types
+    rates = np.zeros(len(level.options))
+    for number, option in enumerate(level.options):
+        if number not in level.drivers:
+            rates[number] = min(map(estimates.boundary_rate, feasibility.leaves_below(option)), default=0.0)
+    # In the body of a loop, `pair_costs` are also those of values that are copied once for all runs.
+    if not rates.any() or len(problem.pair_costs) != len(types):
+        return problem, np.zeros((len(problem.producer), len(rates)), dtype=np.int64)
+    sizes = np.array([estimates.nbytes(type_) or 0 for type_ in types], dtype=np.float64)
+    scale = 0.5**matrix.shift
+    is_leaf = np.array([not option.is_system for option in level.options])
+    of_domain = np.zeros(problem.pair_costs.shape[-1])
+    of_domain[problem.domains[is_leaf]] = rates[is_leaf]
+    between = (of_domain[:, None] + of_domain) * ~np.eye(len(of_domain), dtype=np.bool_)
+    crossing = np.rint(sizes[:, None, None] * between * scale).astype(np.int64)
+    passing = np.rint(sizes[level.values.type_ids, None] * rates * scale).astype(np.int64)
+    return replace(problem, pair_costs=np.maximum(problem.pair_costs - crossing, 0)), passing
+
+
+def _sequence(problem: LabelingProblem, passing: Ints, order: Ints, options: Ints, home: int | None) -> AtomSequence:
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     max_costs = problem.pair_costs.max(axis=(1, 2), initial=0)
@@ -532,7 +585,7 @@ def _sequence(problem: LabelingProblem, order: Ints, options: Ints, home: int | 
             producer=NO_PRODUCER if problem.producer[index] == NO_PRODUCER else int(position[problem.producer[index]]),
             readers=tuple(sorted(position[problem.readers[problem.start[index] : problem.start[index + 1]]].tolist())),
             is_live_out=bool(problem.is_live_out[index]),
-            cost=int(max_costs[problem.cost_index[index]]),
+            cost=int(max_costs[problem.cost_index[index]] + passing[index].max()),
         )
         for index in range(len(problem.producer))
     ]
