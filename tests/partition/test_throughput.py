@@ -200,6 +200,30 @@ def test_machines_are_balanced_with_what_passes_the_boundaries_of_their_leaves()
     assert plans[0].throughput.interval <= plans[1].throughput.interval
 
 
+def test_leaves_of_machines_are_chosen_together_with_the_machines():
+    kinds, sites = ("Softplus", "Neg", "Exp", "Tanh"), ("a/dev", "a/dev", "b/cpu", "b/cpu")
+    stated = chain_costs(
+        kinds,
+        {
+            "a/cpu": (152, 552, 43, 164),
+            "a/dev": (128, 57, 164, 148),
+            "b/cpu": (140, 176, 45, 128),
+            "b/dev": (111, 336, 416, 96),
+        },
+        {"a/cpu": {"launch": 20}, "a/dev": {"launch": 0}, "b/cpu": {"launch": 0}, "b/dev": {"launch": 5}},
+        [("a/cpu", "b/cpu", 11, 1e9), ("a/dev", "a/cpu", 6, 2e10), ("b/dev", "b/cpu", 2, 5e9)],
+    )
+    machine = tt.Target.parse("[dev=onnxruntime,cpu=numpy](host=@cpu)").replace(
+        memory=(tt.Memory(name="vram", of=("dev",)),)
+    )
+    tree = tt.Target.parse("[a=[cpu=numpy](host=@cpu),b=[cpu=numpy](host=@cpu)](host=@a/cpu,runtime=processes)")
+    tree = tree.replace(targets=tuple(machine.replace(name=child.name) for child in tree.targets))
+    module = chain_of(kinds, (1028, 256, 1025, 16386, 16387))
+    where = {f"n{place}": f"@{site}" for place, site in enumerate(sites)}
+    plans = [tt.decompose(module, tree, stated, where=rules, objective="throughput") for rules in ({}, where)]
+    assert plans[0].throughput.interval <= plans[1].throughput.interval
+
+
 NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"
 LINKS = [("n.0", "n.1"), ("n.0", "n.2"), ("n.1", "n.2")]
 

@@ -92,7 +92,7 @@ def choosers_for(
         if program.bodies:
             choosers += _choosers_around_bodies(feasibility, estimates, coupled, by_cost)
     if estimates is not None and options.objective == "throughput":
-        from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
+        from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser, balanced_leaves
 
         # The busiest machine is not all that limits a stream: consecutive stages wait less for each other.
         choosers += [
@@ -100,6 +100,9 @@ def choosers_for(
             for most in sorted({1, options.max_replicas})
             for keeps in (True, False)
         ]
+        leaves = balanced_leaves(feasibility, estimates, options.max_replicas) if has_systems else None
+        if leaves is not None:
+            choosers.append(PinnedChooser(leaves, program.body, by_cost, estimates))
     if sites is None:
         return choosers
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]

@@ -20,6 +20,7 @@ from itertools import islice, pairwise, permutations, product
 
 import numpy as np
 
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
@@ -27,11 +28,12 @@ from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.level import Assignment, Level, with_capacities
+from tvmtarget.partition.placement.joint_levels import MAX_LEAVES
+from tvmtarget.partition.placement.level import Assignment, Level, level_of, with_capacities
 from tvmtarget.partition.placement.local_search import neighboring_labelings, paired
 from tvmtarget.partition.subgraphs.forming import quick_subgraphs
 
-__all__ = ["AtomSequence", "PassedValue", "Stages", "ThroughputChooser", "balance_stages"]
+__all__ = ["AtomSequence", "PassedValue", "Stages", "ThroughputChooser", "balance_stages", "balanced_leaves"]
 
 # Longer sequences are divided into runs first: the dynamic program is quadratic.
 MAX_POSITIONS = 2000
@@ -42,6 +44,9 @@ MAX_ORDERS = 24
 # `_LoadSearch`: atoms up to which it goes on from stages, the width of the beam times the number of atoms, rounds of
 # local search, and labelings of a round whose calls are counted.
 MAX_ATOMS, BEAM_ENTRIES, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
+
+# Operations up to which the leaves of machines of several are chosen together: a search over all leaves takes longer.
+MAX_JOINT = 32
 
 # Ways in which equal machines share stages that are searched: all of them up to five equal machines.
 MAX_GROUPINGS = 7
@@ -271,6 +276,35 @@ class ThroughputChooser:
             labels = search.best_of([start for start in starts if allowed[np.arange(len(start)), start].all()])
             best += [] if labels is None else [(search.key(labels), labels.tolist())]
         return Assignment(min(best)[1]) if best else self.by_cost(level)
+
+
+def balanced_leaves(feasibility: Feasibility, estimates: Estimates, max_replicas: int) -> dict[str, str] | None:
+    """Return leaves of all operations, chosen together to balance machines of several leaves.
+
+    Args:
+        feasibility: which leaf can run which operation.
+        estimates: times of operations, calls and copies.
+        max_replicas: the most equal machines that share a stage.
+
+    Returns:
+        Paths by operation name; None where each machine is one leaf, for larger programs, and for those with branches
+        or loops.
+    """
+    program, leaves = feasibility.program, feasibility.leaves
+    chooser = ThroughputChooser(feasibility, estimates, keeps_stages=False, max_replicas=max_replicas)
+    is_small = len(program.top) <= MAX_JOINT and len(leaves) <= MAX_LEAVES and not program.bodies
+    if not is_small or len(leaves) <= len(chooser.machines.working):
+        return None
+    try:
+        level = level_of(program, feasibility, program.topology[""], program.top, leaves)
+        chosen = chooser(level).chosen
+    except InfeasibleError:
+        return None
+    return {
+        program.body[index].source: level.options[option].path
+        for atom, option in zip(level.atoms, chosen, strict=True)
+        for index in atom
+    }
 
 
 class _LoadSearch:
