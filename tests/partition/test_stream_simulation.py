@@ -140,6 +140,15 @@ def test_programs_without_steps_take_no_time():
     assert time_per_input({"a": [MachineStep(0)], "b": []}, 1) == 0
 
 
+def test_programs_of_many_steps_wait_for_each_other_too(monkeypatch):
+    """Fewer inputs show what they take than are simulated of programs of fewer steps."""
+    every = [programs_of(seed, 3, 600) for seed in range(3)]
+    found = [time_per_input(programs) for programs in every]
+    assert all(time > busiest(programs) for time, programs in zip(found, every, strict=True))
+    monkeypatch.setattr(stream_simulation, "MANY_STEPS", MAX_STEPS)
+    assert found == pytest.approx([time_per_input(programs) for programs in every], rel=0.03)
+
+
 def test_programs_of_very_many_steps_are_not_simulated():
     steps = [step for number in range(MAX_STEPS) for step in (MachineStep(1), MachineStep(1, sends=number))]
     assert time_per_input({"a": steps, "b": [MachineStep(1, receives=number) for number in range(MAX_STEPS)]}) is None
