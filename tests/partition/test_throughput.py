@@ -11,7 +11,7 @@ from models import light
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dataflow import NO_PRODUCER
 from tvmtarget.partition.placement.throughput_balancing import (
@@ -222,6 +222,40 @@ def test_leaves_of_machines_are_chosen_together_with_the_machines():
     where = {f"n{place}": f"@{site}" for place, site in enumerate(sites)}
     plans = [tt.decompose(module, tree, stated, where=rules, objective="throughput") for rules in ({}, where)]
     assert plans[0].throughput.interval <= plans[1].throughput.interval
+
+
+def test_machines_are_balanced_within_the_memories_of_their_leaves():
+    """Each operation but the last reads a weight; the machines that would be busy evenly do not hold all of these."""
+    kinds, unit = ("Max", "Add", "Mul", "Sub", "Softplus"), 2**18
+    stated = chain_costs(
+        kinds,
+        {
+            "a/cpu": (104, 588, 512, 672, 195),
+            "b/cpu": (181, 540, 128, 91, 33),
+            "c/cpu": (608, 284, 20, 48, 220),
+        },
+        {
+            "a/cpu": {"launch": 20, "capacity": 11 * unit},
+            "b/cpu": {"launch": 0, "capacity": 8 * unit},
+            "c/cpu": {"launch": 5, "capacity": 11 * unit},
+        },
+        [("a/cpu", "b/cpu", 14, 1e9), ("a/cpu", "c/cpu", 18, 1e9), ("b/cpu", "c/cpu", 19, 1e10)],
+    )
+    main = chain_of(kinds, (1029, 256, 1025, 16386, 1027, 16388)).main
+    weights = tuple(
+        Constant(
+            f"w{place}", TensorType("float32", (units * unit // 4,)), np.full(units * unit // 4, place, np.float32)
+        )
+        for place, units in enumerate((2, 2, 5, 6))
+    )
+    body = tuple(
+        replace(call, inputs=(*call.inputs, *(weight.name for weight in weights[place : place + 1])))
+        for place, call in enumerate(main.body)
+    )
+    module = tt.IRModule((main.replace(body=body, constants=weights),))
+    machines = ",".join(f"{name}=[cpu=numpy](host=@cpu)" for name in "abc")
+    plan = tt.decompose(module, f"[{machines}](host=@a/cpu,runtime=processes)", stated, objective="throughput")
+    assert [plan.site_of(f"n{place}")[0] for place in range(5)] == ["a", "c", "c", "b", "b"]
 
 
 NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"

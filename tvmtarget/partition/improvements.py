@@ -131,7 +131,12 @@ def improved_stream(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
     """
     if plan.throughput is None or not _is_nested(plan) or len(plan.program.body) > MAX_STREAMED:
         return plan
-    return _with_moves(plan, coupled, _sites_of_moves, MAX_STREAM_MOVES)
+    is_fitting = fits_memories(plan)
+
+    def is_possible(other: Decomposition) -> bool:
+        return not is_fitting or fits_memories(other)
+
+    return _with_moves(plan, coupled, _sites_of_moves, MAX_STREAM_MOVES, is_possible=is_possible)
 
 
 def improved_colocation(

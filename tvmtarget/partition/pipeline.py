@@ -496,6 +496,9 @@ def best_candidate(
     if coupled.colocation:
         plans = [plan for plan in plans if keeps_colocation(plan, coupled.colocation)] or plans
     plans = [plan for plan in plans if keeps_limits(plan, coupled)] or plans
+    if options.objective == "throughput":
+        # Machines are balanced without the memories of the leaves below them.
+        plans = [plan for plan in plans if fits_memories(plan)] or plans
     moved = [plan.moved_from(sites or {}) for plan in plans]
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)

@@ -287,16 +287,20 @@ def balanced_leaves(feasibility: Feasibility, estimates: Estimates, max_replicas
         max_replicas: the most equal machines that share a stage.
 
     Returns:
-        Paths by operation name; None where each machine is one leaf, for larger programs, and for those with branches
-        or loops.
+        Paths by operation name; None where each machine is one leaf of unlimited memory, for larger programs, and for
+        those with branches or loops.
     """
     program, leaves = feasibility.program, feasibility.leaves
     chooser = ThroughputChooser(feasibility, estimates, keeps_stages=False, max_replicas=max_replicas)
     is_small = len(program.top) <= MAX_JOINT and len(leaves) <= MAX_LEAVES and not program.bodies
-    if not is_small or len(leaves) <= len(chooser.machines.working):
+    if not is_small:
         return None
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
+        # The level of the machines does not know the memories of systems.
+        is_limited = with_capacities(level, estimates).capacity is not None
+        if len(leaves) <= len(chooser.machines.working) and not is_limited:
+            return None
         chosen = chooser(level).chosen
     except InfeasibleError:
         return None
