@@ -14,6 +14,7 @@ from tvmtarget.errors import TargetError
 from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dataflow import NO_PRODUCER
+from tvmtarget.partition.placement import throughput_balancing
 from tvmtarget.partition.placement.throughput_balancing import (
     MAX_POSITIONS,
     AtomSequence,
@@ -224,38 +225,63 @@ def test_leaves_of_machines_are_chosen_together_with_the_machines():
     assert plans[0].throughput.interval <= plans[1].throughput.interval
 
 
-def test_machines_are_balanced_within_the_memories_of_their_leaves():
-    """Each operation but the last reads a weight; the machines that would be busy evenly do not hold all of these."""
-    kinds, unit = ("Max", "Add", "Mul", "Sub", "Softplus"), 2**18
-    stated = chain_costs(
-        kinds,
-        {
-            "a/cpu": (104, 588, 512, 672, 195),
-            "b/cpu": (181, 540, 128, 91, 33),
-            "c/cpu": (608, 284, 20, 48, 220),
-        },
-        {
-            "a/cpu": {"launch": 20, "capacity": 11 * unit},
-            "b/cpu": {"launch": 0, "capacity": 8 * unit},
-            "c/cpu": {"launch": 5, "capacity": 11 * unit},
-        },
-        [("a/cpu", "b/cpu", 14, 1e9), ("a/cpu", "c/cpu", 18, 1e9), ("b/cpu", "c/cpu", 19, 1e10)],
-    )
-    main = chain_of(kinds, (1029, 256, 1025, 16386, 1027, 16388)).main
+def with_weights(module, nbytes):
+    """Return a program whose operations also read a constant of so many bytes each, if any."""
+    main = module.main
     weights = tuple(
-        Constant(
-            f"w{place}", TensorType("float32", (units * unit // 4,)), np.full(units * unit // 4, place, np.float32)
-        )
-        for place, units in enumerate((2, 2, 5, 6))
+        Constant(f"w{place}", TensorType("float32", (size // 4,)), np.full(size // 4, place, dtype=np.float32))
+        for place, size in enumerate(nbytes)
     )
     body = tuple(
-        replace(call, inputs=(*call.inputs, *(weight.name for weight in weights[place : place + 1])))
-        for place, call in enumerate(main.body)
+        replace(call, inputs=(*call.inputs, *([weight.name] if weight.data.size else [])))
+        for call, weight in zip(main.body, weights, strict=True)
     )
-    module = tt.IRModule((main.replace(body=body, constants=weights),))
-    machines = ",".join(f"{name}=[cpu=numpy](host=@cpu)" for name in "abc")
-    plan = tt.decompose(module, f"[{machines}](host=@a/cpu,runtime=processes)", stated, objective="throughput")
-    assert [plan.site_of(f"n{place}")[0] for place in range(5)] == ["a", "c", "c", "b", "b"]
+    constants = tuple(weight for weight in weights if weight.data.size)
+    return tt.IRModule((main.replace(body=body, constants=constants),))
+
+
+def within_memories(kinds, sizes, weights, times, machines, links):
+    """Return the machine of each operation, on three machines `a`, `b` and `c` with launch times and capacities."""
+    sites = {f"{name}/cpu": {"launch": launch, "capacity": size} for name, (launch, size) in machines.items()}
+    stated = chain_costs(
+        kinds,
+        {f"{name}/cpu": row for name, row in times.items()},
+        sites,
+        [(f"{src}/cpu", f"{dst}/cpu", latency, rate) for src, dst, latency, rate in links],
+    )
+    tree = f"[{','.join(f'{name}=[cpu=numpy](host=@cpu)' for name in machines)}](host=@a/cpu,runtime=processes)"
+    module = with_weights(chain_of(kinds, sizes), weights)
+    plan = tt.decompose(module, tree, stated, objective="throughput")
+    return "".join(plan.site_of(f"n{place}")[0] for place in range(len(kinds)))
+
+
+def test_machines_are_balanced_within_the_memories_of_their_leaves():
+    """The machines that would be busy evenly do not hold all weights."""
+    unit = 2**18
+    found = within_memories(
+        kinds=("Max", "Add", "Mul", "Sub", "Softplus"),
+        sizes=(1029, 256, 1025, 16386, 1027, 16388),
+        weights=[units * unit for units in (2, 2, 5, 6, 0)],
+        times={"a": (104, 588, 512, 672, 195), "b": (181, 540, 128, 91, 33), "c": (608, 284, 20, 48, 220)},
+        machines={"a": (20, 11 * unit), "b": (0, 8 * unit), "c": (5, 11 * unit)},
+        links=[("a", "b", 14, 1e9), ("a", "c", 18, 1e9), ("b", "c", 19, 1e10)],
+    )
+    assert found == "accbb"
+
+
+def test_assignments_that_do_not_fit_do_not_hide_those_that_do(monkeypatch):
+    """The best ones by load alone are more than get their calls counted, and none of them fits."""
+    monkeypatch.setattr(throughput_balancing, "MAX_FORMED", 4)
+    unit = 2**20
+    found = within_memories(
+        kinds=("Sigmoid", "Sub", "Mul", "Min", "Max"),
+        sizes=(16389, 16384, 1025, 258, 65539, 65540),
+        weights=[units * unit for units in (0, 2, 1, 1, 6)],
+        times={"a": (177, 288, 33, 364, 340), "b": (224, 101, 93, 157, 252), "c": (189, 176, 117, 149, 27)},
+        machines={"a": (0, 8 * unit), "b": (20, 6 * unit), "c": (5, 7 * unit)},
+        links=[("a", "b", 11, 1e9), ("a", "c", 2, 1e9), ("b", "c", 5, 1e9)],
+    )
+    assert found == "ababc"
 
 
 NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"

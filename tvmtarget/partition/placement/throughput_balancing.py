@@ -408,12 +408,16 @@ class _LoadSearch:
             return now
         best, least, capacity = now, self.key(now), self.level.capacity
         loads = -np.sort(-self._divided(self.loads(np.array(candidates))), axis=1)
-        for number in np.lexsort(loads.T[::-1])[:MAX_FORMED].tolist():
+        formed = 0
+        for number in np.lexsort(loads.T[::-1]).tolist():
             # A call of each label is counted already, and no labeling needs fewer.
-            if tuple(loads[number].tolist()) >= least:
+            if formed == MAX_FORMED or tuple(loads[number].tolist()) >= least:
                 break
             labels = candidates[number]
-            if (key := self.key(labels)) < least and (capacity is None or capacity.fits(labels)):
+            if capacity is not None and not capacity.fits(labels):
+                continue
+            formed += 1
+            if (key := self.key(labels)) < least:
                 best, least = labels, key
         return best
 
