@@ -9,7 +9,9 @@ from models import small
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
+from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
 from tvmtarget.errors import InfeasibleError, TargetError
+from tvmtarget.partition import pipeline
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 
@@ -409,3 +411,14 @@ def test_a_preference_yields_to_a_capacity_that_costs_state_for_a_leaf_of_a_syst
     where = {"r": "@s/npu", "m": "@s/npu?"}
     plan = tt.decompose(module, target.replace(targets=(system, target.targets[1])), costs, where=where)
     assert plan.sites() == {"r": "s/npu", "m": "s/h"}
+
+
+def test_memories_that_are_too_full_after_all_rounds_are_emptied(monkeypatch):
+    """A driver without limits can run all: each round moved a few operations to the next of many small memories."""
+    monkeypatch.setattr(pipeline, "MAX_MEMORY_ROUNDS", 1)
+    known = costs_of(SITES)
+    small_memories = {
+        site: replace(one, capacity=2_000_000) if site != "cpu" else one for site, one in known.sites.items()
+    }
+    plan = tt.decompose(module_of(FAMILIES["random"](100)), tree_of(4), replace(known, sites=small_memories))
+    assert all(not use.missing for use in memory_uses(plan))

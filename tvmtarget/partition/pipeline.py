@@ -30,7 +30,7 @@ after the other, `improvements.py` looks for among the plans near it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -112,8 +112,9 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
     known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first leaves
     room for the values of the last plan, then for as few as suffice; in the second, the operations that run while a
-    memory is too full go elsewhere. At most MAX_MEMORY_ROUNDS rounds. In the end, operations return where that is
-    better and the memories still hold all (`improved_memories`).
+    memory is too full go elsewhere. After at most MAX_MEMORY_ROUNDS rounds, all operations leave memories that are
+    still too full. In the end, operations return where that is better and the memories still hold all
+    (`improved_memories`).
 
     Args:
         request: the module, the target and the options.
@@ -138,9 +139,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     for _ in range(MAX_MEMORY_ROUNDS):
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
-            if plan is not unconstrained and sites is None:
-                plan = improved_memories(plan, feasibility, partial(with_weights, request, sites=None))
-            return _with_bound_of(plan, unconstrained)
+            break
         problem = InfeasibleError(*(use.problem() for use in full))
         plans = list[Decomposition]()
         with suppress(InfeasibleError):
@@ -148,10 +147,17 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         with suppress(InfeasibleError):
             plans.append(_without_crowded(request, plan, sites, full))
         if not plans:
+            break
+        plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
+    if full:
+        emptied = _without_full_memories(request, plan, sites)
+        if emptied is None:
             strict.check_all()
             raise problem
-        plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
-    raise problem
+        plan = emptied
+    if plan is not unconstrained and sites is None:
+        plan = improved_memories(plan, feasibility, partial(with_weights, request, sites=None))
+    return _with_bound_of(plan, unconstrained)
 
 
 def _with_reserve(
@@ -189,19 +195,49 @@ def _without_crowded(
     """Plan again with the operations elsewhere that run while a memory is too full."""
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
     for crowded in ([use.crowded for use in full], [_ops_in(plan, use.memory) for use in full]):
-        leaving = dict[tuple[int, str], str]()
-        for use, calls in zip(full, crowded, strict=True):
-            reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
-            leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
-            leaving |= {(index, leaf): reason for index in calls for leaf in leaves}
-        refused = plan.feasibility.refused
-        stuck = frozenset(plan.feasibility.replace(refused={**refused, **leaving}).unsupported())
-        leaving = {one: reason for one, reason in leaving.items() if one[0] not in stuck}
-        if leaving.keys() - refused.keys():
-            feasibility = plan.feasibility.replace(refused={**refused, **leaving})
-            feasibility.check_all()
-            return with_weights(request, feasibility, sites)
+        other = _without_ops(request, plan, sites, full, crowded)
+        if other is not None:
+            return other
     raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
+
+
+def _without_full_memories(
+    request: Request, plan: Decomposition, sites: Mapping[str, str] | None
+) -> Decomposition | None:
+    """Plan again without the memories that are too full; None if what must be there is too large."""
+    while full := [use for use in memory_uses(plan) if use.missing]:
+        every = range(len(plan.program.body))
+        try:
+            other = _without_ops(request, plan, sites, full, [every] * len(full))
+        except InfeasibleError:
+            return None
+        if other is None:
+            return None
+        plan = other
+    return plan
+
+
+def _without_ops(
+    request: Request,
+    plan: Decomposition,
+    sites: Mapping[str, str] | None,
+    full: Sequence[MemoryUse],
+    leaving: Sequence[Iterable[int]],
+) -> Decomposition | None:
+    """Plan again with some operations out of each full memory; None if those that can leave have left already."""
+    refused = dict[tuple[int, str], str]()
+    for use, calls in zip(full, leaving, strict=True):
+        reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
+        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
+        refused |= {(index, leaf): reason for index in calls for leaf in leaves}
+    before = plan.feasibility.refused
+    stuck = frozenset(plan.feasibility.replace(refused={**before, **refused}).unsupported())
+    refused = {one: reason for one, reason in refused.items() if one[0] not in stuck}
+    if not refused.keys() - before.keys():
+        return None
+    feasibility = plan.feasibility.replace(refused={**before, **refused})
+    feasibility.check_all()
+    return with_weights(request, feasibility, sites)
 
 
 def _ops_in(plan: Decomposition, memory: str) -> list[int]:
