@@ -7,7 +7,7 @@ fixes is who reads whom. Kinds repeat as in the nets, and which of them a site s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.module import IRModule
@@ -26,6 +26,7 @@ __all__ = [
     "costs_of",
     "module_of",
     "shuffled",
+    "times_of_kinds",
     "tree_of",
 ]
 
@@ -159,21 +160,30 @@ def tree_of(count: int, kind: str = "onnxruntime") -> Target:
     return tree.replace(memory=tuple(Memory(name=f"of-{site}", of=(site,)) for site in sites if site != "cpu"))
 
 
-def costs_of(sites: Sequence[str], seed: int = 3) -> Costs:
-    """Return a time for every operator and site; some are heavy and far faster off the last site, which drives."""
-    home = sites[-1]
-    ops = []
+def times_of_kinds(sites: Sequence[str], seed: int, cpus: Collection[str] = ()) -> tuple[OpCost, ...]:
+    """Return a time for every operator and site; some are heavy and far faster on sites that are no CPU.
+
+    The last site is a CPU, to which the others are compared; so are `cpus`, which are about as fast.
+    """
+    ops = [OpCost(site, op="Identity", time=1.0) for site in sites]
     for number, kind in enumerate((*KINDS_OF_ONE, *KINDS_OF_TWO)):
         rng = random.Random(f"{seed} {kind}")
         is_heavy = number % 4 == seed % 4
         slow = rng.uniform(100, 400) if is_heavy else rng.uniform(1, 20)
-        for site in sites:
-            gain = 1 if site == home else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 1)
-            ops.append(OpCost(site, op=kind, time=slow / gain))
-    ops += [OpCost(site, op="Identity", time=1.0) for site in sites]
+        device = (5, 25) if is_heavy else (0.02, 1)
+        for site in sites[:-1]:
+            ops.append(OpCost(site, op=kind, time=slow / rng.uniform(*((0.7, 1.5) if site in cpus else device))))
+        ops.append(OpCost(sites[-1], op=kind, time=slow))
+    return tuple(ops)
+
+
+def costs_of(sites: Sequence[str], seed: int = 3) -> Costs:
+    """Return a time for every operator and site; some are heavy and far faster off the last site, which drives."""
+    home = sites[-1]
+    ops = times_of_kinds(sites, seed)
     links = tuple(LinkCost(home, site, 8.0, 1.2e10) for site in sites if site != home)
     launches = {site: SiteCost(launch=0.0 if site == home else 10.0) for site in sites}
-    return Costs(sites=launches, links=links, ops=tuple(ops))
+    return Costs(sites=launches, links=links, ops=ops)
 
 
 def shuffled(graph: Graph, rng: random.Random) -> Graph:

@@ -8,7 +8,6 @@ processor seconds, the predicted milliseconds of the plan, and how far the bound
 from __future__ import annotations
 
 import argparse
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -16,8 +15,8 @@ from typing import TypeAlias
 import tvmtarget as tt
 from benchmarks._apart import Caps, Ended, apart
 from benchmarks._arguments import at_least
-from benchmarks._graphs import FAMILIES, KINDS_OF_ONE, KINDS_OF_TWO, module_of
-from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from benchmarks._graphs import FAMILIES, module_of, times_of_kinds
+from tvmtarget.partition.costs.costs import Costs, LinkCost, SiteCost
 from tvmtarget.target.node import Memory
 from tvmtarget.target.tree import Target
 
@@ -48,7 +47,7 @@ def tree_of(system: System) -> Target:
 
     def with_memories(target: Target, inner: System) -> Target:
         children = tuple(with_memories(child, inner[child.name or ""]) for child in target.targets)
-        devices = [name for name, below in inner.items() if not below and not name.startswith("cpu")]
+        devices = [name for name, below in inner.items() if not below and not _is_cpu(name)]
         memory = tuple(Memory(name=f"of-{name}", of=(name,)) for name in devices)
         return target.replace(targets=children, memory=memory) if inner else target
 
@@ -57,7 +56,7 @@ def tree_of(system: System) -> Target:
 
 def _text(system: System) -> str:
     kinds = {
-        name: _text(below) if below else "numpy" if "cpu" in name else "onnxruntime" for name, below in system.items()
+        name: _text(below) if below else "numpy" if _is_cpu(name) else "onnxruntime" for name, below in system.items()
     }
     return f"[{','.join(f'{name}={kind}' for name, kind in kinds.items())}](host=@cpu)"
 
@@ -65,20 +64,13 @@ def _text(system: System) -> str:
 def costs_of(system: System, seed: int) -> Costs:
     """Return a time for every operator and leaf, some heavy and far faster on devices, calls of devices, and links."""
     leaves = list(_leaves(system))
-    ops = [OpCost(leaf, op="Identity", time=1.0) for leaf in leaves]
-    for number, kind in enumerate((*KINDS_OF_ONE, *KINDS_OF_TWO)):
-        rng = random.Random(f"{seed} {kind}")
-        is_heavy = number % 4 == seed % 4
-        slow = rng.uniform(100, 400) if is_heavy else rng.uniform(1, 20)
-        for leaf in leaves[:-1]:
-            if leaf.rpartition("/")[2].startswith("cpu"):
-                gain = rng.uniform(0.7, 1.5)
-            else:
-                gain = rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 1)
-            ops.append(OpCost(leaf, op=kind, time=slow / gain))
-        ops.append(OpCost(leaves[-1], op=kind, time=slow))
+    ops = times_of_kinds(leaves, seed, cpus={leaf for leaf in leaves if _is_cpu(leaf)})
     launches = {leaf: SiteCost(0.0 if leaf.rpartition("/")[2] == "cpu" else 10.0) for leaf in leaves}
-    return Costs(sites=launches, links=tuple(_links(system)), ops=tuple(ops))
+    return Costs(sites=launches, links=tuple(_links(system)), ops=ops)
+
+
+def _is_cpu(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("cpu")
 
 
 def _leaves(system: System, path: str = "") -> Iterator[str]:
@@ -95,7 +87,7 @@ def _links(system: System, path: str = "") -> Iterator[LinkCost]:
         if below:
             yield LinkCost(f"{path}cpu", f"{path}{name}/cpu", 20.0, 5e9)
             yield from _links(below, f"{path}{name}/")
-        elif not name.startswith("cpu"):
+        elif not _is_cpu(name):
             yield LinkCost(f"{path}cpu", f"{path}{name}", 8.0, 1.2e10)
 
 
