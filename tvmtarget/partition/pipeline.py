@@ -514,8 +514,8 @@ def best_candidate(
             parts = tuple((node.site.path, node.calls) for node in candidate.root.walk())
             distinct.setdefault((number, parts), candidate)
             # The choosers of large programs on nested trees begin with the most promising one, which proves a bound.
-            is_first = choose is choosers[0] and candidate.root.least_time is not None
-            if is_first and len(way.program.top) > MAX_COMPARED and len(ways) == 1 < len(choosers):
+            is_first = choose is choosers[0] and len(ways) == 1 and candidate.root.least_time is not None
+            if is_first and len(way.program.top) > MAX_COMPARED:
                 promising = run_stages(candidate)
                 if sites is None and _is_near_bound(promising, coupled):
                     break
