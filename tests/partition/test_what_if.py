@@ -101,6 +101,20 @@ def test_support_that_is_supposed_is_called_hypothetical():
         build(moved)
 
 
+def test_support_that_is_supposed_counts_where_constraints_conflict():
+    text = """func @main(%x: float32[4,3,3]) opsets(onnx=17) {
+      %b: float32[4] = onnx.Det(%x) as det
+      %c: float32[4] = onnx.Relu(%b) as relu
+      return %c
+    }"""
+    target, module = "[npu=llvm,cpu=numpy](host=@cpu)", tt.IRModule.parse(text)
+    plan = tt.decompose(module, target, where={"relu": "@cpu"}, same_site=[["det", "relu"]])
+    with pytest.raises(
+        InfeasibleError, match=r"drop or change one of: @npu \(.*what-if 'det'\), @cpu \(.*where 'relu'\)$"
+    ):
+        plan.what_if("det", "npu")
+
+
 def test_questions_that_name_nothing_are_refused():
     plan = tt.decompose(MODULE, BOARD)
     for name, site, problem in [

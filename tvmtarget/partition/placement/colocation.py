@@ -454,7 +454,7 @@ class _PinChoice:
 
     def _over(self, program: FlatProgram) -> _PinChoice:
         """Return the same choice for a program with fewer requirements."""
-        return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
+        return replace(self, feasibility=self.feasibility.replace(program=program))
 
     def _names(self, calls: tuple[int, ...]) -> str:
         return ", ".join(repr(self.feasibility.program.body[index].source) for index in sorted(calls)[:4])

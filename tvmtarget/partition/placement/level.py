@@ -405,7 +405,7 @@ def _allowed(
                 _can(feasibility, atom, option, is_driver=column in drivers) for column, option in enumerate(options)
             ]
             if not allowed[number].any():
-                raise InfeasibleError(_no_child(program, atom, site))
+                raise InfeasibleError(_no_child(feasibility, atom, site))
         # What a driver ran in an earlier decomposition stays with the driver.
         if atom[0] in program.driven and (allowed[number] & is_driver).any():
             allowed[number] &= is_driver
@@ -417,10 +417,11 @@ def _allowed(
     return allowed
 
 
-def _no_child(program: FlatProgram, atom: tuple[int, ...], site: Site) -> str:
+def _no_child(feasibility: Feasibility, atom: tuple[int, ...], site: Site) -> str:
+    program = feasibility.program
     names = ", ".join(repr(program.body[index].source) for index in atom[:4])
     calls = tuple(program.with_nested(atom))
-    advice = conflict_text(program, calls, lambda relaxed: Feasibility(relaxed).fits(atom, site))
+    advice = conflict_text(program, calls, lambda relaxed: feasibility.replace(program=relaxed).fits(atom, site))
     return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{advice}"
 
 
