@@ -263,6 +263,12 @@ def test_the_help_says_that_a_target_can_be_a_file_and_what_wins(cli, command):
         ),
         ("lvm", "unknown kind 'lvm'; did you mean 'llvm'?"),
         ("foo", "unknown kind 'foo'; `tvmtarget kinds` lists them"),
+        (
+            "stm32",
+            "unknown kind 'stm32'; did you mean the tag 'stm32/f0xx' or 'stm32/f1xx' or 'stm32/f2xx'? "
+            "`tvmtarget tags stm32` lists all",
+        ),
+        ("esp", "unknown kind 'esp'; `tvmtarget tags esp` lists tags with it"),
     ],
 )
 def test_an_unknown_name_that_is_a_tag_without_its_vendor_gets_the_tag(cli, text, problem):

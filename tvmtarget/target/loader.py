@@ -287,7 +287,7 @@ class Reader(Generic[_N]):
         return tree if name is None else tree.replace(name=name)
 
     def _unknown_kind(self, name: str) -> UnknownNameError:
-        """Return the error about a text whose kind is not registered: it may be a tag without its vendor."""
+        """Return the error about a text whose kind is not registered: it may be a part of the name of a tag."""
         by_fold: dict[str, list[str]] = {}
         for tag in self._tags:
             by_fold.setdefault(fold(tag.rpartition("/")[2]).lower(), []).append(tag)
@@ -298,9 +298,9 @@ class Reader(Generic[_N]):
         if folded in _MEANT:
             tail = f"; did you mean {' or '.join(map(repr, _MEANT[folded]))}?"
             return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
-        having = sorted(tag for last, tags in by_fold.items() if folded in last.split("-") for tag in tags)
+        having = sorted(tag for tag in self._tags if folded in fold(tag).lower().replace("/", "-").split("-"))
         if having and len(folded) > 3 and folded not in by_fold:
-            more = "" if len(having) <= 3 else f" `tvmtarget tags {name}` lists {len(having)}"
+            more = "" if len(having) <= 3 else f" `tvmtarget tags {name}` lists all"
             tail = f"; did you mean the tag {' or '.join(map(repr, having[:3]))}?{more}"
             return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
         tail = "" if folded in by_fold else did_you_mean(name, kind_names())
@@ -309,7 +309,9 @@ class Reader(Generic[_N]):
 
             near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.85)
             tags = [repr(tag) for tag in by_fold[near[0]][:3]] if near else []
-            tail = f"; did you mean the tag {' or '.join(tags)}?" if tags else "; `tvmtarget kinds` lists them"
+            is_part = len(folded) > 2 and any(folded in fold(tag).lower() for tag in self._tags)
+            listed = f"`tvmtarget tags {name}` lists tags with it" if is_part else "`tvmtarget kinds` lists them"
+            tail = f"; did you mean the tag {' or '.join(tags)}?" if tags else f"; {listed}"
         return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
 
     def _look_up(self, label: object) -> _N:
