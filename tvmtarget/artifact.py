@@ -208,7 +208,8 @@ def _manifest(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, form: str,
 _NAMES = {PROGRAM: "saved program", MODULE: "saved module"}
 _USES = {
     PROGRAM: "compiled program; tvmtarget inspect describes it, and tvmtarget run and tvmtarget.load read it",
-    MODULE: "saved module or plan; tvmtarget explain reports on a plan, and IRModule.load and Plan.load read them",
+    MODULE: "saved module or plan; tvmtarget explain reports on a plan, tvmtarget compile compiles it, and "
+    "IRModule.load and Plan.load read them",
 }
 _WRITERS = {
     PROGRAM: "write one with tvmtarget compile or Executable.save",

@@ -157,18 +157,38 @@ def test_a_saved_plan_is_reported_and_compared_unchanged(cli, tmp_path):
         code, _, err = cli("explain", before, *words)
         assert (code, err) == (
             2,
-            f"error: {str(before)!r} is a plan, which has its own target and constraints; only request reports on it\n",
+            f"error: {str(before)!r} is a plan, which has its own target and constraints; omit --target, its edits and "
+            "the options of partitioning\n",
         )
     code, _, err = cli("explain", DIGITS)
     assert (code, err) == (
         2,
         f"error: {str(DIGITS)!r} is not a saved plan, so it needs --target, such as --target llvm\n",
     )
-    code, _, err = cli("compile", before, "-t", BOTH, "-o", tmp_path / "p.tta")
+    code, _, err = cli("tune", before, "-t", BOTH, "--log", tmp_path / "log.db")
     assert (code, err.count("\n")) == (2, 1)
-    assert "tvmtarget.build(Plan.load(path)) builds a plan" in err
+    assert "tvmtarget compile compiles it" in err
     absent = tmp_path / "absent.plan"
     assert cli("explain", absent) == (1, "", f"error: no model or plan {str(absent)!r}\n")
+
+
+def test_a_saved_plan_is_compiled_unchanged(cli, tmp_path):
+    kept, program = tmp_path / "kept.plan", tmp_path / "p.tta"
+    assert cli("explain", DIGITS, "-t", BOTH, "--where", "fc1=@cpu", "--save", kept)[0] == 0
+    code, _, err = cli("compile", kept, "-o", program, "--self-test")
+    assert code == 0, err
+    report = json.loads(cli("run", program, "--input", NPZ, "--json")[1])
+    assert sites(report["subgraphs"]) == tt.Plan.load(kept).sites()
+    assert cli("run", program, "--self-test")[0] == 0
+    code, _, err = cli("compile", kept, "-o", program, "--log", tmp_path / "absent.db")
+    assert (code, "absent.db" in err) == (1, True)
+    for words in (["-t", BOTH], ["--where", "fc1=@ort"], ["--dim", "batch=1"], ["--set", "cpu/num-cores=8"]):
+        code, _, err = cli("compile", kept, "-o", program, *words)
+        assert (code, "has its own target and constraints; omit --target" in err) == (2, True)
+    assert cli("compile", DIGITS, "-o", program)[::2] == (
+        2,
+        f"error: {str(DIGITS)!r} is not a saved plan, so it needs --target, such as --target llvm\n",
+    )
 
 
 def test_one_report_is_printed_at_a_time(cli):

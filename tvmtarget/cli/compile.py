@@ -1,4 +1,4 @@
-"""`tvmtarget compile`: compile a model for a target into one file."""
+"""`tvmtarget compile`: compile a model for a target, or a saved plan, into one file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError, check_folders
-from tvmtarget.cli.plans import PlanOptions
+from tvmtarget.cli.options import AllowInterpreter, Jobs, ModelOrPlan, NoCache, UsageError, check_folders
+from tvmtarget.cli.plans import PlanOptions, needed_target, read_plan
 from tvmtarget.cli.run import pop_labels, read_npz
-from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import TextError
 from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
     from tvmtarget.building.self_test import SelfTest
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.target.tree import Target
 
 __all__ = ["compile_model"]
 
@@ -25,8 +26,9 @@ __all__ = ["compile_model"]
 @with_option_groups
 def compile_model(
     context: typer.Context,
-    model: Model,
-    target: TargetText,
+    model: ModelOrPlan,
+    *,
+    target: OptionalTarget = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
     edits: TargetEdits,
     options: PlanOptions,
@@ -59,16 +61,27 @@ def compile_model(
         ),
     ] = "",
 ) -> None:
-    """Compile a model for a target into one file, for `tvmtarget run`."""
+    """Compile a model for a target into one file, for `tvmtarget run`.
+
+    A plan that `tvmtarget explain --save` wrote is compiled as it is.
+    """
+    from tvmtarget.artifact import is_artifact
     from tvmtarget.autotune.log.applied import applied_lines
 
     if export_system and export is None:
         raise UsageError("--export-system has no effect without --export; add --export PATH")
     check_folders(output)
-    tree = read_target(target, edits, context.args)
-    module = options.read(model)
+    tree: Target | None = None
+    if is_artifact(model):
+        # A log may choose the kernels of a plan.
+        changed = target is not None or edits or context.args or options.given - {"log", "near"}
+        plan = read_plan(model, is_changed=bool(changed))
+        module = plan.request.module
+    else:
+        plan, tree = None, read_target(needed_target(model, target), edits, context.args)
+        module = options.read(model)
     exe = options.build(
-        module,
+        plan or module,
         tree,
         name=model.stem,
         allow_interpreter=allow_interpreter,

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import Json, UsageError, check_folders, print_json, split_rules
-from tvmtarget.cli.plans import PlanOptions
+from tvmtarget.cli.options import Json, ModelOrPlan, UsageError, check_folders, print_json, split_rules
+from tvmtarget.cli.plans import PlanOptions, needed_target, read_plan
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, BackendError, TvmTargetError
-from tvmtarget.files import atomic_write, has_file
+from tvmtarget.files import atomic_write
 from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from tvmtarget.partition.reports.what_if import Sensitivity
 
 __all__ = ["explain"]
-
-ModelOrPlan: TypeAlias = Annotated[
-    Path, typer.Argument(help="An ONNX file, or a plan written by --save.", show_default=False)
-]
 
 
 @dataclass(frozen=True)
@@ -203,9 +199,10 @@ def explain(
     check_folders(files.save, files.save_costs, files.mark)
     with options.opened_log() as log:
         if is_artifact(model):
-            plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.given))
+            plan = read_plan(model, is_changed=bool(target or edits or context.args or options.given))
         else:
-            plan = _make_plan(model, target, edits, context.args, options, log)
+            tree = read_target(needed_target(model, target), edits, context.args)
+            plan = options.plan(options.read(model), tree, log)
         # Looked up here, because the log is closed at the end of the block.
         matches = [] if log is None or reports.is_given else list(_matches(plan, log, options.policy))
     # Written before the report, which ends with exit code 1 if `--diff` finds differences.
@@ -221,28 +218,6 @@ def explain(
         typer.echo(report.text)
     if report.is_difference:
         raise typer.Exit(1)
-
-
-def _load_plan(path: Path, *, is_changed: bool) -> Plan:
-    from tvmtarget.partition.plan import Plan
-
-    plan = Plan.load(path)
-    if is_changed:
-        raise UsageError(
-            f"{str(path)!r} is a plan, which has its own target and constraints; only request reports on it"
-        )
-    return plan
-
-
-def _make_plan(
-    model: Path, target: str | None, edits: TargetEdits, extra: list[str], options: PlanOptions, log: TuningLog | None
-) -> Plan:
-    if target is None and not has_file(model):
-        raise ArtifactError(f"no model or plan {str(model)!r}")
-    if target is None:
-        raise UsageError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
-    tree = read_target(target, edits, extra)
-    return options.plan(options.read(model), tree, log)
 
 
 def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:

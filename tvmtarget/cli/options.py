@@ -23,6 +23,7 @@ __all__ = [
     "Json",
     "Log",
     "Model",
+    "ModelOrPlan",
     "Near",
     "NoCache",
     "UsageError",
@@ -93,6 +94,9 @@ def _values(words: Iterable[str], parameters: Iterable[Any]) -> Iterator[tuple[A
 
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+ModelOrPlan: TypeAlias = Annotated[
+    Path, typer.Argument(help="An ONNX file, or a plan written by `tvmtarget explain --save`.", show_default=False)
+]
 Where: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

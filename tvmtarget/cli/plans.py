@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tvmtarget.cli.options import Log, Near, UsageError, Where, read_where
-from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.errors import ArtifactError, TextError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.target.problems import known_word, shown
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
 
-__all__ = ["MEASURED", "PartitionArguments", "PlanOptions"]
+__all__ = ["MEASURED", "PartitionArguments", "PlanOptions", "needed_target", "read_plan"]
 
 MEASURED = "measured"
 
@@ -138,7 +139,7 @@ class PartitionArguments:
         if is_artifact(model):
             raise UsageError(
                 f"{str(model)!r} is no model but a program, module or plan of this library; tvmtarget explain reports "
-                "on a plan, tvmtarget run runs a program, and tvmtarget.build(Plan.load(path)) builds a plan"
+                "on a plan, tvmtarget compile compiles it, and tvmtarget run runs a program"
             )
         module = IRModule.from_onnx(model)
         sizes = _numbers("--dim", self.sizes, "batch=1")
@@ -268,8 +269,8 @@ class PlanOptions(PartitionArguments):
 
     def build(
         self,
-        module: IRModule,
-        target: Target,
+        module: IRModule | Plan,
+        target: Target | None,
         *,
         name: str,
         allow_interpreter: bool,
@@ -280,8 +281,8 @@ class PlanOptions(PartitionArguments):
         """Compile a program with these options, and show the progress.
 
         Args:
-            module: The program, as `read` returns it.
-            target: The target to compile for.
+            module: The program, as `read` returns it, or a saved plan.
+            target: The target to compile for; None for a plan, which has its own.
             name: The name of exported symbols.
             allow_interpreter: Whether numpy may interpret leaves without a code generator.
             cache: Whether to use the compile cache.
@@ -293,16 +294,18 @@ class PlanOptions(PartitionArguments):
         """
         from tvmtarget.building.compile_plan import build
         from tvmtarget.cli.progress import compile_progress
+        from tvmtarget.ir.module import IRModule
 
         # Without further options `build` makes the plan, and the executable records which placement of the log it used.
         is_planned_here = bool(self.given - {"where", "log", "near", "sizes"})
         with self.opened_log() as log:
-            plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if is_planned_here else None
+            if is_planned_here and isinstance(module, IRModule) and target is not None:
+                module, target = self.plan(module, target, log, allow_interpreter=allow_interpreter), None
             with compile_progress(quiet=quiet) as report:
                 return build(
-                    plan or module,
-                    None if plan else target,
-                    where=None if plan else self.rules,
+                    module,
+                    target,
+                    where=None if target is None else self.rules,
                     allow_interpreter=allow_interpreter,
                     progress=report,
                     mod_name=name,
@@ -356,6 +359,52 @@ class PlanOptions(PartitionArguments):
         placed = ", ".join(f"{counted(count, 'op')} on @{site or '.'}" for site, count in sites)
         typer.echo(f"placement: {placed}, in {counted(len(plan.subgraphs), 'subgraph')}", err=True)
         return plan
+
+
+def needed_target(model: Path, target: str | None) -> str:
+    """Return the target of a model, which only a saved plan has itself.
+
+    Args:
+        model: The file of the model.
+        target: The value of `--target`.
+
+    Returns:
+        The target.
+
+    Raises:
+        ArtifactError: There is no such file.
+        UsageError: There is no target.
+    """
+    if target is None and not has_file(model):
+        raise ArtifactError(f"no model or plan {str(model)!r}")
+    if target is None:
+        raise UsageError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
+    return target
+
+
+def read_plan(path: Path, *, is_changed: bool) -> Plan:
+    """Read a saved plan.
+
+    Args:
+        path: Its file.
+        is_changed: Whether there are options of partitioning.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ArtifactError: The file is damaged, or no plan.
+        UsageError: There are options of partitioning.
+    """
+    from tvmtarget.partition.plan import Plan
+
+    plan = Plan.load(path)
+    if is_changed:
+        raise UsageError(
+            f"{str(path)!r} is a plan, which has its own target and constraints; omit --target, its edits and the "
+            "options of partitioning"
+        )
+    return plan
 
 
 def _dims(module: IRModule) -> set[str]:
