@@ -627,3 +627,17 @@ def test_a_call_with_values_in_another_memory_than_its_function_reads_is_found()
     )
     with pytest.raises(ModelError, match="in other memories than it reads"):
         dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()
+
+
+def test_a_driver_that_calls_a_function_further_down_is_found():
+    text = """func @main(%x: float32[2]) opsets(onnx=17) {
+      %a: float32[2] = onnx.Neg(%x) as neg
+      return %a
+    }"""
+    target = "[box=[a=numpy,cpu=numpy](host=@cpu),cpu=numpy](host=@cpu)"
+    plan = tt.decompose(tt.IRModule.parse(text), target, where={"neg": "@box/a"})
+    main, leaf = plan.module.main, plan.subgraphs[0].function
+    place = next(place for place, call in enumerate(main.body) if call.op[:1] == "@")
+    functions = (changed(main, place, op=f"@{leaf}"), plan.module[leaf])  # the driver of the box is left out
+    with pytest.raises(ModelError, match=rf"driver 'main' of @. calls '{leaf}', which is of @box/a, no child of it"):
+        dataclasses.replace(plan, module=plan.module.replace(functions=functions)).verify()

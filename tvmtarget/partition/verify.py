@@ -138,6 +138,7 @@ def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *_every_function_keeps_limits(program, feasibility, subgraphs),
         *_every_function_names_one_leaf(program, subgraphs, leaves),
         *_every_group_is_whole(program, feasibility, subgraphs),
+        *(problem for driver in drivers for problem in _calls_stay_in_system(program, driver, module)),
         *_every_call_is_in_its_region(program, module, subgraphs),
         *_effects_keep_their_order(program, module),
         *_every_call_gets_its_values(program, module, subgraphs),
@@ -508,6 +509,17 @@ def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
             yield from _driver_only_drives(region, driver)
             if region.constants:
                 yield f"the body {region.name!r} of {call.source!r} holds constants, which its driver should"
+
+
+def _calls_stay_in_system(program: FlatProgram, driver: Function, module: IRModule) -> Iterator[str]:
+    """The driver of a system calls functions of its children; that of a leaf with a host calls those of the leaf."""
+    path = _path(driver)
+    of_system = program.topology[path].is_system
+    for name in {call.op[1:] for call in driver.calls if call.callee is not None}:
+        called = _path(module[name])
+        if (called.rpartition("/")[0] if of_system else called) != path or (of_system and not called):
+            problem = f"calls {name!r}, which is of @{called or '.'}, no child of it"
+            yield f"driver {driver.name!r} of @{path or '.'} {problem}"
 
 
 def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
