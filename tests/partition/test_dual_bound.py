@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
-from tvmtarget.partition.placement import dual_bound
+from tvmtarget.partition.placement import dual_bound, energy
 from tvmtarget.partition.placement.dual_bound import DualAscent
-from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings
+from tvmtarget.partition.placement.energy import LabelingProblem, enumerate_labelings
 from tvmtarget.partition.subgraphs.lower_bound import fewest_by_label
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 
@@ -68,6 +68,40 @@ def drawn(seed):
     )
 
 
+def links_of(problem, labels):
+    """Return what the links cost that copies take, each link once for a value."""
+    total = 0
+    for value, producer in enumerate(problem.producer.tolist()):
+        readers = problem.readers[problem.start[value] : problem.start[value + 1]].tolist()
+        ends = {int(problem.domains[labels[reader]]) for reader in readers}
+        ends |= {problem.home} if problem.is_live_out[value] else set()
+        source = problem.domain_memory[problem.home if producer < 0 else problem.domains[labels[producer]]]
+        index, passed = problem.cost_index[value], set()
+        for memory in problem.domain_memory[sorted(ends)].tolist():
+            while memory != source and memory not in passed:
+                passed.add(memory)
+                memory = int(problem.route_before[index, source, memory])
+        times, before = problem.route_times[index, source], problem.route_before[index, source]
+        total += sum(int(times[memory] - times[before[memory]]) for memory in passed)
+    return total
+
+
+@pytest.mark.parametrize(("few", "equal"), [(2**10, 8), (0, 0), (0, 10**6)])
+def test_costs_of_labelings_count_each_link_once_for_a_value(monkeypatch, few, equal):
+    monkeypatch.setattr(energy, "FEW_PAIRS", few)
+    monkeypatch.setattr(energy, "MIN_EQUAL", equal)
+    for pairs in (2**16, 5):
+        monkeypatch.setattr(energy, "MAX_PAIRS", pairs)
+        for seed in range(40):
+            problem, rng = drawn(seed), random.Random(seed)
+            every = enumerate_labelings(problem, 10**5)
+            rows = every[sorted(rng.sample(range(len(every)), min(len(every), 50)))]
+            own = np.take_along_axis(problem.costs[None], rows[:, :, None], axis=2).sum(axis=(1, 2)).tolist()
+            expected = [cost + links_of(problem, row) for cost, row in zip(own, rows, strict=True)]
+            assert problem.totals(rows).tolist() == expected, seed
+            assert problem.totals(rows[:0]).tolist() == []
+
+
 @pytest.mark.parametrize("most", [1, 6])
 def test_the_bound_is_at_most_the_least_cost_and_close_to_it(monkeypatch, most):
     monkeypatch.setattr(dual_bound, "MAX_GROUPS", most)
@@ -75,7 +109,7 @@ def test_the_bound_is_at_most_the_least_cost_and_close_to_it(monkeypatch, most):
     for seed in range(120):
         problem = drawn(seed)
         labelings = enumerate_labelings(problem, 10**5)
-        least = int((energy_of(problem, 0.0).totals(labelings) - problem.overcharged(labelings)).min())
+        least = int(problem.totals(labelings).min())
         ascent = DualAscent(problem)
         ascent.climb(60)
         assert ascent.bound <= least, seed
@@ -132,7 +166,7 @@ def test_60_labels_in_two_memories_have_tables_of_two_groups():
         domains=np.arange(2),
         launches=np.zeros(2, dtype=np.int64),
     )
-    least = int(energy_of(few, 0.0).totals(enumerate_labelings(few, 10**5)).min())
+    least = int(few.totals(enumerate_labelings(few, 10**5)).min())
     assert 0.95 * least < ascent.bound <= least
 
 
@@ -156,7 +190,7 @@ def test_the_bound_with_calls_holds_where_labels_share_groups_and_values_have_se
         labelings = enumerate_labelings(problem, 10**5)
         calls = [fewest_by_label(LabeledGraph(graph, row.tolist())) for row in labelings]
         launched = [sum(int(problem.launches[label]) * count for label, count in found.items()) for found in calls]
-        totals = energy_of(problem, 0.0).totals(labelings) - problem.overcharged(labelings) + launched
+        totals = problem.totals(labelings) + launched
         ascent = DualAscent(problem)
         ascent.climb(60)
         without.append((ascent.bound + 2) / max(int(totals.min()), 1))
@@ -183,7 +217,7 @@ def test_the_bound_holds_for_labelings_that_keep_atoms_apart_and_limits_on_calls
         ]
         if not kept.any():
             continue
-        totals = energy_of(problem, 0.0).totals(labelings) - problem.overcharged(labelings)
+        totals = problem.totals(labelings)
         ascent = DualAscent(problem)
         ascent.keep_apart(pairs)
         ascent.climb(60)

@@ -131,7 +131,7 @@ def placement_of(rng, size, count, *, share=1.0, distinct=True):
 
 
 def best_of_all(problem):
-    return int(energy_of(problem, 0.0).totals(enumerate_labelings(problem, 10**6)).min())
+    return int(problem.totals(enumerate_labelings(problem, 10**6)).min())
 
 
 @settings(max_examples=150, deadline=None)
@@ -147,7 +147,7 @@ def test_branch_and_bound_returns_every_labeling_that_may_be_better(seed, size, 
     problem = placement_of(random.Random(seed), size, 3, share=0.8, distinct=distinct)
     rows = enumerate_labelings(problem, 10**6)
     used = (rows[:, :, None] == np.arange(3)).any(axis=1)
-    totals = energy_of(problem, 0.0).totals(rows) + used @ problem.launches
+    totals = problem.totals(rows) + used @ problem.launches
     known = int(totals.min()) + more
     found = labelings_below(problem, known, 10**6)
     assert found.tolist() == rows[totals < known].tolist()
@@ -207,9 +207,7 @@ def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
         rows = enumerate_labelings(problem, 3**5)
         allowed = [np.flatnonzero(row).tolist() for row in problem.allowed]
         assert [tuple(row) for row in rows.tolist()] == list(product(*allowed))
-        for share in (0.0, 0.5):
-            energy = energy_of(problem, share)
-            assert energy.totals(rows).tolist() == [energy.total(row) for row in rows]
+        assert problem.totals(rows).tolist() == [energy_of(problem, 0.0).total(row) for row in rows]
 
 
 def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_have():

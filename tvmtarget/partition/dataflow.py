@@ -27,6 +27,7 @@ __all__ = [
     "distinct",
     "number_types",
     "operands_of",
+    "ranges",
     "renumbered",
     "signatures_of",
     "spans",
@@ -222,6 +223,21 @@ def spans(lengths: Iterable[int] | Ints) -> Ints:
     """
     flat = np.fromiter(lengths, dtype=np.int64) if not isinstance(lengths, np.ndarray) else lengths
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flat, dtype=np.int64)])
+
+
+def ranges(begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return the elements of several ranges.
+
+    Args:
+        begins: the first element of each range.
+        ends: the end of each range, which is no element of it.
+
+    Returns:
+        For each element the number of its range, and the element.
+    """
+    lengths = ends - begins
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return owner, np.arange(len(owner)) + (begins + lengths - np.cumsum(lengths))[owner]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
+from tvmtarget.partition.dataflow import NO_PRODUCER, Ints, ranges, spans
 
 __all__ = ["ENDLESS", "Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings", "labelings_below"]
 
@@ -31,13 +32,20 @@ MAX_CODED = 54
 # Values whose routes are followed at once: tables with a column for each memory stay in the caches of a processor.
 MAX_ROUTED = 2048
 
+# Labelings whose costs are computed at once have no more values than this, all together; up to FEW_PAIRS values are
+# added up for each labeling anew.
+MAX_PAIRS, FEW_PAIRS = 2**16, 2**10
+
+# Of more labelings than values, the costs are differences if less than one label of so many is another one.
+MIN_EQUAL = 8
+
 
 @dataclass(frozen=True)
 class LabelingProblem:
     """Costs of atoms by label, and of copies of the values between them.
 
     A value is copied to each domain that needs it. `pair_costs` charge every copy in full, although copies of one value
-    over the same link are made only once; `overcharged` returns the difference.
+    over the same link are made only once; `overcharge` returns the difference.
 
     Attributes:
         costs: cost of each atom (row) under each label (column).
@@ -85,35 +93,72 @@ class LabelingProblem:
         Returns:
             The exact cost, links that copies share counted once.
         """
-        return energy_of(self, 0.0).total(labels) - int(self.overcharged(labels[None])[0])
+        return int(self.totals(labels[None])[0])
 
-    def overcharged(self, rows: Ints) -> Ints:
-        """Return what `pair_costs` charge more than once for links that copies of one value share.
+    def totals(self, rows: Ints) -> Ints:
+        """Return the costs of atoms and copies of many labelings, without launches.
 
         Args:
             rows: labelings, one per row.
 
         Returns:
-            The excess cost of each row.
+            The exact cost of each row, links that copies share counted once.
         """
-        total = np.zeros(len(rows), dtype=np.int64)
-        if not self.domain_memory.size:
-            return total
-        multiple = np.flatnonzero(np.diff(self.start) + self.is_live_out > 1)
-        # Loop over whichever is shorter, rows or values; the other is an array dimension.
-        if len(rows) <= len(multiple):
-            owner = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
-            for row, labels in enumerate(rows):
-                present = np.zeros((len(self.producer), len(self.domain_memory)), dtype=np.bool_)
-                present[owner, self.domains[labels[self.readers]]] = True
-                present[self.is_live_out, self.home] = True
-                sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
-                total[row] = self.overcharge(self.cost_index[multiple], sources[multiple], present[multiple]).sum()
-            return total
-        for value in multiple.tolist():
-            sources, present, number = self._routed(value, rows, len(self.costs))
-            total += self.overcharge(np.full(len(sources), self.cost_index[value]), sources, present)[number]
-        return total
+        count, values = len(rows), len(self.producer)
+        if count * values <= FEW_PAIRS:
+            value, row = np.tile(np.arange(values), count), np.repeat(np.arange(count), values)
+            copies = self._copies_of(value, rows, row).reshape(count, values).sum(axis=1)
+            totals: Ints = copies + self.costs[np.arange(len(self.costs)), rows].sum(axis=1)
+            return totals
+        # Labelings that are compared mostly differ in few atoms, which those of a majority of three show.
+        common = np.where(rows[0] == rows[-1], rows[0], rows[count // 2])
+        size = max(1, MAX_PAIRS // values)
+        if count > values and MIN_EQUAL * (rows[:size] != common).mean() > 1:
+            totals = self.costs[np.arange(len(self.costs)), rows].sum(axis=1)
+            for one in range(values):
+                totals += self.copies(one, rows, len(self.costs))
+            return totals
+        parts = (rows[begin : begin + size] for begin in range(0, count, size))
+        return np.concatenate([self._totals_by_difference(part, common) for part in parts])
+
+    def _totals_by_difference(self, rows: Ints, common: Ints) -> Ints:
+        """Return the costs of labelings, of most values as the difference from those under a common labeling."""
+        values = len(self.producer)
+        copies = self._copies_of(np.arange(values), common[None], np.zeros(values, dtype=np.int64))
+        own = self.costs[np.arange(len(common)), common]
+        totals = np.full(len(rows), own.sum() + copies.sum(), dtype=np.int64)
+        row, atom = np.nonzero(rows != common)
+        np.add.at(totals, row, self.costs[atom, rows[row, atom]] - own[atom])
+        begin, touching = self._values_of_atoms
+        owner, places = ranges(begin[atom], begin[atom + 1])
+        is_touched = np.zeros((len(rows), values), dtype=np.bool_)
+        is_touched[row[owner], touching[places]] = True
+        row, value = np.nonzero(is_touched)
+        np.add.at(totals, row, self._copies_of(value, rows, row) - copies[value])
+        return totals
+
+    @cached_property
+    def _values_of_atoms(self) -> tuple[Ints, Ints]:
+        """The values that each atom computes or reads, in a compressed row format: where those of an atom begin."""
+        owner = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
+        computed = np.flatnonzero(self.producer >= 0)
+        atoms = np.concatenate([self.readers, self.producer[computed]])
+        order = np.argsort(atoms, kind="stable")
+        return spans(np.bincount(atoms, minlength=len(self.costs))), np.concatenate([owner, computed])[order]
+
+    def _copies_of(self, values: Ints, rows: Ints, row: Ints) -> Ints:
+        """Return what copies of values cost, each under the labeling of a row."""
+        producer, index = self.producer[values], self.cost_index[values]
+        sources = np.where(producer >= 0, self.domains[rows[row, producer]], self.home)
+        owner, places = ranges(self.start[values], self.start[values + 1])
+        present = np.zeros((len(values), self.pair_costs.shape[-1]), dtype=np.bool_)
+        present[owner, self.domains[rows[row[owner], self.readers[places]]]] = True
+        present[self.is_live_out[values], self.home] = True
+        costs: Ints = np.einsum("ij,ij->i", self.pair_costs[index, sources], present)
+        if self.domain_memory.size:
+            several = np.flatnonzero(present.sum(axis=1) > 1)
+            costs[several] -= self.overcharge(index[several], sources[several], present[several])
+        return costs
 
     def copies(self, value: int, rows: Ints, count: int) -> Ints:
         """Return what copies of a value cost between the first atoms, each shared link once.
@@ -128,8 +173,16 @@ class LabelingProblem:
         """
         if self.producer[value] >= count:
             return np.zeros(len(rows), dtype=np.int64)
-        sources, present, number = self._routed(value, rows, count)
         index = self.cost_index[value]
+        if not self.domain_memory.size:
+            sources, targets = self._ends(value, rows, count)
+            present = np.zeros((len(rows), self.pair_costs.shape[-1]), dtype=np.bool_)
+            present[:, self.home] = self.is_live_out[value]
+            for target in targets:
+                present[np.arange(len(rows)), target] = True
+            found: Ints = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
+            return found
+        sources, present, number = self._routed(value, rows, count)
         found = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
         costs: Ints = (found - self.overcharge(np.full(len(sources), index), sources, present))[number]
         return costs
@@ -139,10 +192,7 @@ class LabelingProblem:
 
         Labelings are many, and such pairs few.
         """
-        producer, width = self.producer[value], self.pair_costs.shape[-1]
-        sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
-        readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
-        targets = [self.domains[rows[:, reader]] for reader in readers if reader < count]
+        width, (sources, targets) = self.pair_costs.shape[-1], self._ends(value, rows, count)
         if width > MAX_CODED:
             # One digit for each end, as long as all of them fit a code; the rest stay several pairs.
             first = number = np.arange(len(rows))
@@ -161,6 +211,13 @@ class LabelingProblem:
             codes |= 1 << target
         keys, number = np.unique(codes * width + sources, return_inverse=True)
         return keys % width, (keys // width)[:, None] >> np.arange(width) & 1 > 0, number
+
+    def _ends(self, value: int, rows: Ints, count: int) -> tuple[Ints, list[Ints]]:
+        """Return the domains that a value comes from, and those of each of its readers, by row."""
+        producer = self.producer[value]
+        sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
+        readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
+        return sources, [self.domains[rows[:, reader]] for reader in readers if reader < count]
 
     def overcharge(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
         """Return what `pair_costs` charge more than once for values.
@@ -272,30 +329,6 @@ class Energy:
         present = self.fixed.copy()
         present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
         return int(own + np.einsum("ij,ij->", self.arrival_costs(labels), present))
-
-    def totals(self, rows: Ints) -> Ints:
-        """Return the energies of many labelings.
-
-        Args:
-            rows: labelings, one per row.
-
-        Returns:
-            The sum for each row.
-        """
-        count = len(self.producer)
-        if len(rows) <= count:
-            return np.array([self.total(labels) for labels in rows], dtype=np.int64)
-        totals: Ints = np.take_along_axis(self.costs[None], rows[:, :, None], axis=2).sum(axis=(1, 2))
-        every = np.arange(len(rows))
-        begins = np.searchsorted(self.owner, np.arange(count + 1))
-        for edge in range(count):
-            groups, producer = self.groups[self.layer[edge]], self.producer[edge]
-            present = np.repeat(self.fixed[edge][None], len(rows), axis=0)
-            for reader in self.readers[begins[edge] : begins[edge + 1]].tolist():
-                present[every, groups[rows[:, reader]]] = True
-            sources = groups[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.source[edge])
-            totals += np.einsum("ij,ij->i", self.pair_costs[self.cost_index[edge]].take(sources, axis=0), present)
-        return totals
 
     def sources(self, labels: Ints) -> Ints:
         """Return the group at the tail of each edge.

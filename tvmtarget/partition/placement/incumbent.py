@@ -13,7 +13,7 @@ import numpy as np
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem, energy_of
+from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
 from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.local_search import SubgraphMoves, with_fewer_subgraphs
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, labeled_with_cuts, quick_subgraphs
@@ -71,7 +71,6 @@ class Incumbent:
         self.detours = detours
         self.most_saved = 0 if detours is None else detours.most(self.problem)
         self.cutoff = 2**63
-        self._energy = energy_of(self.problem, 0.0)
         self._limited: set[bytes] = set()  # labelings that were moved within the limits on subgraphs
         self.clear()
 
@@ -185,8 +184,7 @@ class Incumbent:
         Returns:
             The cost of each row, without calls.
         """
-        costs: Ints = self._energy.totals(rows) - self.problem.overcharged(rows)
-        return costs
+        return self.problem.totals(rows)
 
     def costs_and_bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the costs of atoms and copies, and lower bounds of all costs.
