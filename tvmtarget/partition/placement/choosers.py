@@ -299,12 +299,8 @@ class PinnedChooser:
         """
         if self.frees and level.site.path:
             return replace(self.choose(level), least_time=None)
-        allowed = level.allowed.copy()
-        for number, atom in enumerate(level.atoms):
-            leaves = {self.sites.get(self.body[index].source) for index in atom}
-            kept = [all(leaf is not None and _contains(level, site, leaf) for leaf in leaves) for site in level.options]
-            if (allowed[number] & kept).any():
-                allowed[number] &= kept
+        allowed = level.allowed & self._kept(level)
+        allowed = np.where(allowed.any(axis=1, keepdims=True), allowed, level.allowed)
         choice = self._within_capacity(level, allowed)
         bound = choice.least_time if self.least_time is None else self.least_time
         if self.least_time is None and bound is not None and (allowed != level.allowed).any():
@@ -314,6 +310,16 @@ class PinnedChooser:
         launches = self._launches(level, choice)
         detoured = frozenset(number for number, option in enumerate(level.options) if option.path in self.detoured)
         return replace(choice, launches=launches, least_time=bound, subgraphs=subgraphs, kept=detoured)
+
+    def _kept(self, level: Level) -> npt.NDArray[np.bool_]:
+        """Return which options (columns) are or contain the leaves of each atom (row)."""
+        kept: dict[frozenset[str | None], list[bool]] = {}
+        rows = [frozenset([self.sites.get(self.body[index].source) for index in atom]) for atom in level.atoms]
+        for leaves in dict.fromkeys(rows):
+            kept[leaves] = [
+                all(leaf is not None and _contains(level, site, leaf) for leaf in leaves) for site in level.options
+            ]
+        return np.array([kept[leaves] for leaves in rows], dtype=np.bool_).reshape(level.allowed.shape)
 
     def _subgraphs_of(self, level: Level, chosen: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the given subgraphs as atoms of a level; none if atoms are not where they were, or in several."""
@@ -335,11 +341,12 @@ class PinnedChooser:
         if self.estimates is None or not choice.launches or level.is_divided:
             return choice.launches
         launches, rates, topology = [*choice.launches], self.estimates.rates, self.estimates.program.topology
+        sites: list[set[str]] = [set() for _ in level.options]
+        for atom, chosen in zip(level.atoms, choice.chosen, strict=True):
+            sites[chosen].update([self.sites.get(self.body[index].source, "") for index in atom])
         for number, option in enumerate(level.options):
-            atoms = (atom for atom, chosen in zip(level.atoms, choice.chosen, strict=True) if chosen == number)
-            sites = {self.sites.get(self.body[index].source, "") for atom in atoms for index in atom}
             # Operations with nested bodies that a driver runs are on no leaf.
-            used = [topology[site] for site in sites if site in rates and covers(option.path, site)]
+            used = [topology[site] for site in sites[number] if site in rates and covers(option.path, site)]
             if option.is_system and used:
                 launches[number] = min(map(self.estimates.launch, used))
         if self.merges:
