@@ -7,7 +7,7 @@ that move-making algorithms such as alpha-expansion need.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -173,29 +173,32 @@ class LabelingProblem:
         """
         if self.producer[value] >= count:
             return np.zeros(len(rows), dtype=np.int64)
-        index = self.cost_index[value]
-        if not self.domain_memory.size:
-            sources, targets = self._ends(value, rows, count)
-            present = np.zeros((len(rows), self.pair_costs.shape[-1]), dtype=np.bool_)
-            present[:, self.home] = self.is_live_out[value]
-            for target in targets:
-                present[np.arange(len(rows)), target] = True
-            found: Ints = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
-            return found
-        sources, present, number = self._routed(value, rows, count)
-        found = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
-        costs: Ints = (found - self.overcharge(np.full(len(sources), index), sources, present))[number]
-        return costs
+        producer, index, width = self.producer[value], self.cost_index[value], self.pair_costs.shape[-1]
+        sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
+        readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
+        targets = [self.domains[rows[:, reader]] for reader in readers if reader < count]
+        # A copy to one place shares no link with another one.
+        if self.domain_memory.size and len(targets) + self.is_live_out[value] > 1:
+            sources, present, number = self._routed(value, sources, targets)
+            charged = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
+            costs: Ints = charged - self.overcharge(np.full(len(sources), index), sources, present)
+            return costs[number]
+        present = np.zeros((len(rows), width), dtype=np.bool_)
+        present[:, self.home] = self.is_live_out[value]
+        for target in targets:
+            present[np.arange(len(rows)), target] = True
+        found: Ints = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
+        return found
 
-    def _routed(self, value: int, rows: Ints, count: int) -> tuple[Ints, Bools, Ints]:
+    def _routed(self, value: int, sources: Ints, targets: Sequence[Ints]) -> tuple[Ints, Bools, Ints]:
         """Return where a value comes from and goes to, each distinct pair of these once, and the pair of each row.
 
         Labelings are many, and such pairs few.
         """
-        width, (sources, targets) = self.pair_costs.shape[-1], self._ends(value, rows, count)
+        width, count = self.pair_costs.shape[-1], len(sources)
         if width > MAX_CODED:
             # One digit for each end, as long as all of them fit a code; the rest stay several pairs.
-            first = number = np.arange(len(rows))
+            first = number = np.arange(count)
             if width ** (1 + len(targets)) < 2**63:
                 codes = sources.astype(np.int64)
                 for target in targets:
@@ -206,18 +209,11 @@ class LabelingProblem:
             for target in targets:
                 present[np.arange(len(first)), target[first]] = True
             return sources[first], present, number
-        codes = np.full(len(rows), int(self.is_live_out[value]) << self.home)
+        codes = np.full(count, int(self.is_live_out[value]) << self.home)
         for target in targets:
             codes |= 1 << target
         keys, number = np.unique(codes * width + sources, return_inverse=True)
         return keys % width, (keys // width)[:, None] >> np.arange(width) & 1 > 0, number
-
-    def _ends(self, value: int, rows: Ints, count: int) -> tuple[Ints, list[Ints]]:
-        """Return the domains that a value comes from, and those of each of its readers, by row."""
-        producer = self.producer[value]
-        sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
-        readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
-        return sources, [self.domains[rows[:, reader]] for reader in readers if reader < count]
 
     def overcharge(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
         """Return what `pair_costs` charge more than once for values.
@@ -511,11 +507,11 @@ def enumerate_labelings(problem: LabelingProblem, budget: int) -> Ints:
     if len(counts) > budget.bit_length() + sum(count == 1 for count in counts) or prod(counts) > budget:
         return np.zeros((0, len(counts)), dtype=np.int64)
     numbers = np.arange(prod(counts))
-    rows = np.zeros((len(numbers), len(counts)), dtype=np.int64)
+    rows = np.tile(problem.allowed.argmax(axis=1), (len(numbers), 1))
     block = len(numbers)  # labelings that agree in all atoms before the current one
-    for atom, count in enumerate(counts):
-        block //= count
-        rows[:, atom] = np.flatnonzero(problem.allowed[atom])[numbers // block % count]
+    for atom in [atom for atom, count in enumerate(counts) if count > 1]:
+        block //= counts[atom]
+        rows[:, atom] = np.flatnonzero(problem.allowed[atom])[numbers // block % counts[atom]]
     return rows
 
 

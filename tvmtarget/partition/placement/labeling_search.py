@@ -123,7 +123,7 @@ class LabelingSearch:
         preferred = first_option(self._problem.allowed, self._coupled.all_of(self._level.favoured))
         enumerated = enumerate_labelings(self._problem, MAX_ENUMERATED)
         if len(enumerated):
-            best.consider([preferred, *enumerated])
+            best.consider([preferred, *enumerated[(enumerated != preferred).any(axis=1)]])
             bound = best.lower_bound(enumerated)
         else:
             bound = self._solve(preferred, is_bounded=is_bounded)
