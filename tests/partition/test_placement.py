@@ -13,7 +13,7 @@ from models import random_graph
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.flat_program import normalise
-from tvmtarget.partition.placement.alpha_expansion import expand_labels
+from tvmtarget.partition.placement.alpha_expansion import expand_each, expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -163,6 +163,26 @@ def test_three_labels_are_placed_within_a_few_percent_of_the_best():
     assert min(ratios) >= 1
     assert sum(ratios) / len(ratios) <= 1.005
     assert sorted(ratios)[-2] <= 1.05
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    size=st.integers(1, 30),
+    count=st.integers(2, 4),
+    share=st.sampled_from([0.0, 0.5]),
+    left=st.sampled_from([0, 30, 100, 300, 1000, 3000, 10**6]),
+)
+def test_expansion_from_several_starts_is_that_from_each_alone(seed, size, count, share, left):
+    rng = random.Random(seed)
+    problem = placement_of(rng, size, count, share=0.8)
+    options = [np.flatnonzero(row).tolist() for row in problem.allowed]
+    starts = [np.array([rng.choice(found) for found in options]) for _ in range(6)]
+    together, alone = Budget(left), Budget(left)
+    found = expand_each(problem, share, together, [*starts, *starts])
+    expected = [expand_labels(problem, share, alone, start) for start in [*starts, *starts]]
+    assert [labels.tolist() for labels in found] == [labels.tolist() for labels in expected]
+    assert together == alone
 
 
 def test_two_labels_agree_with_the_maximum_flow_of_scipy():

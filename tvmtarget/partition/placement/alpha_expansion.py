@@ -6,6 +6,9 @@ a cut decides which atoms change to it. All numbers are integers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
@@ -13,10 +16,14 @@ from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.placement.maxflow import Budget
 
-__all__ = ["expand_labels"]
+__all__ = ["expand_each", "expand_labels"]
 
 # Sweeps over all labels end when one gains nothing; two or three are usual.
 MAX_SWEEPS = 4
+
+# Expansions that are made already, by labeling, label and candidates: the better labeling, None if there is none, and
+# the edge visits that it took.
+_Known: TypeAlias = dict[tuple[bytes, int, bytes], tuple[Ints | None, int]]
 
 
 def expand_labels(
@@ -43,7 +50,27 @@ def expand_labels(
     return _sweep(energy, start, budget)
 
 
-def _sweep(energy: Energy, labels: Ints, budget: Budget) -> Ints:
+def expand_each(problem: LabelingProblem, share: float, budget: Budget, starts: Sequence[Ints]) -> list[Ints]:
+    """Return a labeling of low energy for each of several starts.
+
+    Many starts lead to the same labelings, from which each expansion is made once.
+
+    Args:
+        problem: the labeling problem.
+        share: as for `expand_labels`.
+        budget: edge visits that the cuts may take.
+        starts: labels to improve.
+
+    Returns:
+        What `expand_labels` returns for each start.
+    """
+    if len(problem.domains) == 2:
+        return [expand_labels(problem, share, budget, start) for start in starts]
+    energy, known = energy_of(problem, share), _Known()
+    return [_sweep(energy, start, budget, known) for start in starts]
+
+
+def _sweep(energy: Energy, labels: Ints, budget: Budget, known: _Known | None = None) -> Ints:
     """Expand every label in turn; after the first sweep only atoms near those that have moved since then."""
     count = energy.allowed.shape[1]
     pending = np.ones((count, len(labels)), dtype=np.bool_)
@@ -52,14 +79,41 @@ def _sweep(energy: Energy, labels: Ints, budget: Budget) -> Ints:
         for label in range(count):
             candidates = pending[label] & energy.allowed[:, label] & (labels != label)
             pending[label] = False
-            local = energy.restricted_to(candidates)
-            moved = _expanded(local, labels, label, candidates, budget)
-            if (moved != labels).any() and local.total(moved) < local.total(labels):
+            if known is None:
+                moved = _improved(energy, labels, label, candidates, budget)
+            else:
+                moved = _recalled(energy, labels, label, candidates, budget, known)
+            if moved is not None:
                 pending |= energy.neighbours(moved != labels)
                 labels, has_gained = moved, True
         if not has_gained:
             break
     return labels
+
+
+def _recalled(
+    energy: Energy, labels: Ints, label: int, candidates: Bools, budget: Budget, known: _Known
+) -> Ints | None:
+    """Return what `_improved` returns, and charge the same visits, if need be without cuts."""
+    key = labels.tobytes(), label, candidates.tobytes()
+    moved, visits = known.get(key, (None, -1))
+    # A cut may take up to a quarter of what is left: with more than that, each would be finished again.
+    if visits >= 0 and budget.left > 4 * visits + 8:
+        budget.left -= visits
+        return moved
+    before = budget.left
+    moved = _improved(energy, labels, label, candidates, budget)
+    if budget.is_sufficient:
+        known[key] = moved, before - budget.left
+    return moved
+
+
+def _improved(energy: Energy, labels: Ints, label: int, candidates: Bools, budget: Budget) -> Ints | None:
+    """Return the labeling after an expansion; None if it is not better."""
+    local = energy.restricted_to(candidates)
+    moved = _expanded(local, labels, label, candidates, budget)
+    is_better = (moved != labels).any() and local.total(moved) < local.total(labels)
+    return moved if is_better else None
 
 
 def _expanded(energy: Energy, labels: Ints, label: int, candidates: Bools, budget: Budget) -> Ints:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.alpha_expansion import expand_labels
+from tvmtarget.partition.placement.alpha_expansion import expand_each, expand_labels
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.dual_bound import DualAscent
@@ -188,7 +188,7 @@ class LabelingSearch:
         if best.is_small:
             energy, most = energy_of(problem, LAUNCH_SHARES[0]), max(1, MAX_EXPANDED // len(problem.launches))
             nearest = starts if len(starts) <= most else sorted(starts, key=energy.total)[:most]
-            found += [expand_labels(problem, LAUNCH_SHARES[0], budget, start) for start in nearest]
+            found += expand_each(problem, LAUNCH_SHARES[0], budget, nearest)
         relaxed = problem.relaxed()
         if relaxed is not problem and is_exact:
             found.insert(0, expand_labels(relaxed, 0.0, budget))
