@@ -145,9 +145,10 @@ def test_the_command_line_moves_several_operations():
     assert found.exit_code != 0
 
 
-def test_sensitivity_is_what_a_requirement_to_be_elsewhere_costs_in_a_nested_tree():
+@pytest.mark.parametrize("times", [(2, 1), (1, 1)])  # different nodes, and identical ones
+def test_sensitivity_is_what_a_requirement_to_be_elsewhere_costs_in_a_nested_tree(times):
     ops = tuple(
-        OpCost(f"node{node}/{site}", op=kind, time=time * (2 - node))
+        OpCost(f"node{node}/{site}", op=kind, time=time * times[node])
         for node in (0, 1)
         for site, time in (("ort", 3.0), ("cpu", 5.0))
         for kind in ("Conv", "Relu", "MaxPool", "Flatten", "Gemm")
