@@ -413,6 +413,15 @@ def test_a_preference_yields_to_a_capacity_that_costs_state_for_a_leaf_of_a_syst
     assert plan.sites() == {"r": "s/npu", "m": "s/h"}
 
 
+@pytest.mark.parametrize(("family", "size", "most"), [("random", 100, 1.65), ("wide", 200, 1.4)])
+def test_no_more_operations_leave_memories_than_their_values_require(family, size, most):
+    """2.13 and 1.58 if all operations leave that run while a memory is too full."""
+    known = costs_of(SITES)
+    sites = {site: replace(one, capacity=None if site == "cpu" else 2_000_000) for site, one in known.sites.items()}
+    plan = tt.decompose(module_of(FAMILIES[family](size)), tree_of(4), replace(known, sites=sites))
+    assert plan.prediction.total <= most * plan.prediction.lower_bound
+
+
 def test_memories_that_are_too_full_after_all_rounds_are_emptied(monkeypatch):
     """A driver without limits can run all: each round moved a few operations to the next of many small memories."""
     monkeypatch.setattr(pipeline, "MAX_MEMORY_ROUNDS", 1)

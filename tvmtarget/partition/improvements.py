@@ -44,6 +44,7 @@ __all__ = [
     "improved_stream",
     "keeps_colocation",
     "keeps_limits",
+    "planned",
 ]
 
 # Plans the program of a request again, with another view of what fits where.
@@ -92,7 +93,7 @@ def improved_levels(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
     gap = 1 - prediction.lower_bound / prediction.total if prediction.total else 0.0
     if gap > (0 if len(plan.program.top) <= MAX_EXACT else MIN_GAP):
         for choose in next_choosers(plan.feasibility, estimates, coupled, prediction.total, MAX_NEXT):
-            other = _planned(plan, choose, coupled)
+            other = planned(plan, choose, coupled)
             if other is not None and _is_better(other, plan):
                 plan = other
     return plan
@@ -263,14 +264,15 @@ def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decompo
     # Without what rounds reserved for values, and excluded.
     first = best = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
     tried, full = 0, set[tuple[str, frozenset[str]]]()
-    for choose in next_choosers(feasibility, estimates, coupled, plan.prediction.total, MAX_SCREENED):
+    total = plan.prediction.total
+    for choose in next_choosers(feasibility, estimates, coupled, total, MAX_SCREENED, is_quick=True):
         users = _ops_by_memory(choose.sites, plan.topology)
         # More operations seldom fit where fewer do not.
         if any(ops <= users.get(memory, frozenset()) for memory, ops in full):
             continue
         if (tried := tried + 1) > MAX_FITTING:
             break
-        other = _planned(best, choose, coupled)
+        other = planned(best, choose, coupled)
         if other is None or not _is_better(other, best):
             continue
         missing = [use.memory for use in memory_uses(other) if use.missing]
@@ -387,7 +389,7 @@ def _with_moves(
 
     def near(plan: Decomposition) -> Iterator[Decomposition | None]:
         for sites in sites_of_moves(plan):
-            other = _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
+            other = planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
             yield other if other is not None and is_possible(other) else None
 
     return _climbed(plan, near, most)
@@ -402,8 +404,17 @@ def _is_preferred(other: Decomposition, plan: Decomposition) -> bool:
     return order < before and (other.is_no_worse_than(plan) or order[0] < before[0])
 
 
-def _planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition | None:
-    """Plan again with other sites; None if weights fit in no way, or if it does not keep what couples operations."""
+def planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition | None:
+    """Plan again with other sites.
+
+    Args:
+        plan: a plan with costs.
+        choose: chooses the sites.
+        coupled: requests that couple operations.
+
+    Returns:
+        A plan that is not verified yet; None if weights fit in no way, or if it does not keep what couples operations.
+    """
     try:
         candidate = partition(Candidate(plan.request, plan.feasibility, plan.estimates, choose))
     except CapacityError:

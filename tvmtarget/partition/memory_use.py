@@ -24,7 +24,7 @@ from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.memory_capacity import capacities
 
-__all__ = ["MemoryUse", "fits_memories", "memory_uses", "too_large_ops"]
+__all__ = ["MemoryUse", "bytes_around", "fits_memories", "memory_uses", "too_large_ops"]
 
 _MOST_NAMED = 4
 
@@ -113,6 +113,22 @@ def fits_memories(plan: Decomposition) -> bool:
         False if one is too small.
     """
     return not any(use.missing for use in memory_uses(plan))
+
+
+def bytes_around(program: FlatProgram, estimates: Estimates | None, index: int) -> int:
+    """Return the bytes of the values that an operation reads and makes.
+
+    Args:
+        program: the flat program.
+        estimates: the costs, which may state sizes of symbolic dimensions.
+        index: the operation, by number.
+
+    Returns:
+        Their sum, without constants and values of unknown size.
+    """
+    call = program.body[index]
+    names = {*call.inputs, *(value.name for value in call.outputs)} - program.constants.keys() - {""}
+    return sum(_nbytes(program.types.get(name), estimates) or 0 for name in names)
 
 
 def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tuple[int, str], str]:

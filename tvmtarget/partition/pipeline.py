@@ -30,7 +30,7 @@ after the other, `improvements.py` looks for among the plans near it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -49,9 +49,10 @@ from tvmtarget.partition.improvements import (
     improved_stream,
     keeps_colocation,
     keeps_limits,
+    planned,
 )
-from tvmtarget.partition.memory_use import MemoryUse, fits_memories, memory_uses, too_large_ops
-from tvmtarget.partition.placement.choosers import MAX_COMPARED, choosers_for
+from tvmtarget.partition.memory_use import MemoryUse, bytes_around, fits_memories, memory_uses, too_large_ops
+from tvmtarget.partition.placement.choosers import MAX_COMPARED, choosers_for, quick_chooser
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
@@ -74,8 +75,13 @@ __all__ = ["plan_request"]
 # `within_limits`: rounds of moving operations off sites that get more subgraphs than they may.
 MAX_LIMIT_ROUNDS = 16
 
-# `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values.
-MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS = 16, 5
+# `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values. After
+# FEW_ROUNDS, what leaves a memory that is too full may go to no other one of these. Programs of more than EXACT
+# operations are planned in one way in each round.
+MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS, FEW_ROUNDS, EXACT = 32, 5, 8, 64
+
+# `with_weights`: rounds of moving weights out of memories.
+MAX_WEIGHT_ROUNDS = 16
 
 # `best_candidate`: the part of its time by which another plan of a large program must be faster to be looked for.
 NEAR = 0.005
@@ -110,11 +116,11 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     """Plan until weights and values of every memory fit.
 
     Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
-    known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first leaves
-    room for the values of the last plan, then for as few as suffice; in the second, the operations that run while a
-    memory is too full go elsewhere. After at most MAX_MEMORY_ROUNDS rounds, all operations leave memories that are
-    still too full. In the end, operations return where that is better and the memories still hold all
-    (`improved_memories`).
+    known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first, for
+    memories that hold weights too, leaves room for the values of the last plan, then for as few as suffice; in the
+    second, operations go elsewhere that run while a memory is too full. After at most MAX_MEMORY_ROUNDS rounds, all
+    operations leave memories that are still too full. In the end, operations return where that is better and the
+    memories still hold all (`improved_memories`).
 
     Args:
         request: the module, the target and the options.
@@ -136,16 +142,17 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         feasibility = feasibility.replace(refused={**feasibility.refused, **refused})
     # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
     plan = unconstrained = with_weights(request, feasibility, sites)
-    for _ in range(MAX_MEMORY_ROUNDS):
+    for number in range(MAX_MEMORY_ROUNDS):
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
             break
         problem = InfeasibleError(*(use.problem() for use in full))
         plans = list[Decomposition]()
+        values = {use.memory: use.values for use in full if use.weights}
         with suppress(InfeasibleError):
-            plans.append(_with_reserve(request, plan, sites, {use.memory: use.values for use in full}))
+            plans += [_with_reserve(request, plan, sites, values)] if values else []
         with suppress(InfeasibleError):
-            plans.append(_without_crowded(request, plan, sites, full))
+            plans.append(_without_crowded(request, plan, sites, full, is_late=number >= FEW_ROUNDS))
         if not plans:
             break
         plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
@@ -155,6 +162,8 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
             strict.check_all()
             raise problem
         plan = emptied
+    if plan is not unconstrained and _has_quick_rounds(plan):
+        verify_plan(plan.program, plan.feasibility, plan.module, plan.outlined)
     if plan is not unconstrained and sites is None:
         plan = improved_memories(plan, feasibility, partial(with_weights, request, sites=None))
     return _with_bound_of(plan, unconstrained)
@@ -186,19 +195,72 @@ def _reserving(
     request: Request, plan: Decomposition, sites: Mapping[str, str] | None, reserved: Mapping[str, int]
 ) -> Decomposition:
     program = replace(plan.program, reserved=reserved)
-    return with_weights(request, plan.feasibility.replace(program=program), sites)
+    return _planned_once(request, plan, plan.feasibility.replace(program=program), sites)
 
 
 def _without_crowded(
-    request: Request, plan: Decomposition, sites: Mapping[str, str] | None, full: Sequence[MemoryUse]
+    request: Request,
+    plan: Decomposition,
+    sites: Mapping[str, str] | None,
+    full: Sequence[MemoryUse],
+    *,
+    is_late: bool,
 ) -> Decomposition:
-    """Plan again with the operations elsewhere that run while a memory is too full."""
+    """Plan again with operations elsewhere that run while a memory is too full.
+
+    Those that lose the least time per byte go first, as many as have the missing bytes.
+    """
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
-    for crowded in ([use.crowded for use in full], [_ops_in(plan, use.memory) for use in full]):
-        other = _without_ops(request, plan, sites, full, crowded)
+    for is_needed in (True, False):
+        leaving = list[Iterable[int]]()
+        for use in full:
+            leaving.append(_cheapest_of(plan, use) if is_needed else _ops_in(plan, use.memory))
+        closed = {use.memory for use in full} if is_late and is_needed else set[str]()
+        other = _without_ops(request, plan, sites, full, leaving, closed)
         if other is not None:
             return other
     raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
+
+
+def _cheapest_of(plan: Decomposition, use: MemoryUse) -> list[int]:
+    """Return the operations that run while a memory is too full, as many as have the missing bytes of values."""
+    feasibility, estimates, program = plan.feasibility, plan.estimates, plan.program
+    leaves = [leaf for leaf in feasibility.leaves if leaf.domain == use.memory]
+    paths = frozenset(leaf.path for leaf in leaves)
+    movable = [index for index in use.crowded if alternative_leaves(feasibility, index, paths)]
+    nbytes = {index: max(1, bytes_around(program, estimates, index)) for index in movable}
+
+    def loss(index: int) -> tuple[float, int]:
+        saved = 0 if estimates is None else time_saved(feasibility, estimates, (index,), leaves[0], paths)
+        return saved / nbytes[index], -index
+
+    missing, found = use.missing, list[int]()
+    for index in sorted(movable, key=loss):
+        if missing <= 0:
+            break
+        found.append(index)
+        missing -= nbytes[index]
+    return found
+
+
+def _planned_once(
+    request: Request, plan: Decomposition, feasibility: Feasibility, sites: Mapping[str, str] | None
+) -> Decomposition:
+    """Plan again with another view of what fits where; large programs in one way alone, not verified."""
+    estimates = _estimates(request, feasibility)
+    if estimates is not None and _has_quick_rounds(plan):
+        coupled = coupled_ops(feasibility.program, request.options)
+        again = replace(plan, program=feasibility.program, feasibility=feasibility, estimates=estimates)
+        with suppress(InfeasibleError):
+            other = planned(again, quick_chooser(feasibility, estimates, coupled, sites), coupled)
+            if other is not None and not leaving_ops(feasibility, estimates, other.subgraphs):
+                return other
+    return with_weights(request, feasibility, sites)
+
+
+def _has_quick_rounds(plan: Decomposition) -> bool:
+    is_large = len(plan.program.body) > EXACT and not plan.program.bodies
+    return is_large and plan.prediction is not None and plan.options.objective == "latency"
 
 
 def _without_full_memories(
@@ -223,12 +285,16 @@ def _without_ops(
     sites: Mapping[str, str] | None,
     full: Sequence[MemoryUse],
     leaving: Sequence[Iterable[int]],
+    closed: Collection[str] = (),
 ) -> Decomposition | None:
-    """Plan again with some operations out of each full memory; None if those that can leave have left already."""
+    """Plan again with some operations out of each full memory; None if those that can leave have left already.
+
+    They may not go to the closed memories either.
+    """
     refused = dict[tuple[int, str], str]()
     for use, calls in zip(full, leaving, strict=True):
         reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
-        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
+        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain in {use.memory, *closed}]
         refused |= {(index, leaf): reason for index in calls for leaf in leaves}
     before = plan.feasibility.refused
     stuck = frozenset(plan.feasibility.replace(refused={**before, **refused}).unsupported())
@@ -237,7 +303,7 @@ def _without_ops(
         return None
     feasibility = plan.feasibility.replace(refused={**before, **refused})
     feasibility.check_all()
-    return with_weights(request, feasibility, sites)
+    return _planned_once(request, plan, feasibility, sites)
 
 
 def _ops_in(plan: Decomposition, memory: str) -> list[int]:
@@ -254,7 +320,7 @@ def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str,
     """Plan until the weights of every memory fit, where a level alone finds no way.
 
     A level decides without the memories of systems below it, and never leaves a preferred site. Each round moves
-    operations out of one memory, those that lose the least time per byte. At most MAX_MEMORY_ROUNDS rounds.
+    operations out of one memory, those that lose the least time per byte. At most MAX_WEIGHT_ROUNDS rounds.
 
     Args:
         request: the module, the target and the options.
@@ -268,7 +334,7 @@ def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str,
         InfeasibleError: if weights that do not fit can go nowhere else, or as for `within_limits`.
     """
     problem: CapacityError | None = None
-    for _ in range(MAX_MEMORY_ROUNDS):
+    for _ in range(MAX_WEIGHT_ROUNDS):
         try:
             plan = within_limits(request, feasibility, sites)
         except CapacityError as error:

@@ -46,6 +46,7 @@ class CostChooser:
             keeps them is found.
         bounds: whether to find a tight lower bound for the whole program.
         detours: what values may save in plans that lower bounds also hold for, where each option is a leaf.
+        is_quick: leave out the search within memories that hold all weights of a level.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class CostChooser:
         *,
         bounds: bool = True,
         detours: Detours | None = None,
+        is_quick: bool = False,
     ) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
         self.coupled = coupled or CoupledOps()
         self.bounds = bounds
         self.detours = detours
+        self.is_quick = is_quick
         self._body_costs: dict[tuple[str, bool, int], int] = {}
 
     def __call__(self, level: Level) -> Assignment:
@@ -81,7 +84,7 @@ class CostChooser:
         """
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
-        level = with_capacities(level, self.estimates)
+        level = self._within_memories(level)
         matrix = self.matrix(level)
         choice = self.best(level, matrix)
         if not self.estimates.has_errors:
@@ -89,6 +92,12 @@ class CostChooser:
         trusted = _best_single_site(level, matrix.problem)
         doubted = self.best(level, self.matrix(level, trusted))
         return replace(choice, chosen=doubted.chosen)
+
+    def _within_memories(self, level: Level) -> Level:
+        level = with_capacities(level, self.estimates)
+        if self.is_quick and level.capacity is not None and level.capacity.is_ample:
+            return replace(level, capacity=None)
+        return level
 
     def matrix(self, level: Level, trusted: Site | None = None) -> CostMatrix:
         """Return the labeling problem of a level.
@@ -177,7 +186,7 @@ class CostChooser:
         Returns:
             An assignment without a bound, which mostly has fewer subgraphs.
         """
-        level = with_capacities(level, self.estimates)
+        level = self._within_memories(level)
         matrix = self.matrix(level)
         problem = matrix.problem
         copies = problem.pair_costs[problem.cost_index]

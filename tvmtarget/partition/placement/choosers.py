@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import JointSites
 
-__all__ = ["MAX_COMPARED", "CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
+__all__ = ["MAX_COMPARED", "CachedChooser", "PinnedChooser", "choosers_for", "next_choosers", "quick_chooser"]
 
 # So many systems, at most, are called more often one at a time, beside all together.
 MAX_DETOURED = 4
@@ -108,6 +108,32 @@ def choosers_for(
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
 
 
+def quick_chooser(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, sites: Mapping[str, str] | None
+) -> Chooser:
+    """Return the one chooser of plans that are made many times on the way to another one.
+
+    Args:
+        feasibility: which site can run which operation.
+        estimates: estimated times.
+        coupled: requests that couple operations.
+        sites: leaves by operation name that the plan should keep; None to start anew.
+
+    Returns:
+        The joint choice of all leaves where these are few, else the choice level by level; without a tight bound.
+    """
+    from tvmtarget.partition.placement.by_cost import CostChooser
+    from tvmtarget.partition.placement.joint_levels import joint_sites
+
+    program = feasibility.program
+    choose: Chooser = CachedChooser(CostChooser(feasibility, estimates, coupled, bounds=False, is_quick=True))
+    if any(option.is_system for option in program.topology.options("")):
+        joint = joint_sites(feasibility, estimates, coupled, is_quick=True)
+        if joint is not None:
+            choose = PinnedChooser(joint.sites, program.body, choose, estimates, joint.least_time)
+    return choose if sites is None else PinnedChooser(sites, program.body, choose, estimates)
+
+
 def _choosers_around_bodies(
     feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, by_cost: Chooser
 ) -> Iterator[Chooser]:
@@ -141,7 +167,13 @@ def _choosers_around_bodies(
 
 
 def next_choosers(
-    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int, most: int
+    feasibility: Feasibility,
+    estimates: Estimates,
+    coupled: CoupledOps,
+    total: int,
+    most: int,
+    *,
+    is_quick: bool = False,
 ) -> Iterator[PinnedChooser]:
     """Yield choosers of other sites that may be better than those of `choosers_for`.
 
@@ -153,6 +185,7 @@ def next_choosers(
         coupled: requests that couple operations.
         total: the time of the best plan that is known, in picoseconds.
         most: the most choices of sites, each with several choosers.
+        is_quick: leave out the search within memories that hold all weights.
 
     Yields:
         Choosers; none if the program is too large to be decided jointly.
@@ -162,8 +195,8 @@ def next_choosers(
 
     if len(feasibility.program.top) > MAX_COMPARED:
         return
-    by_cost = CostChooser(feasibility, estimates, coupled, bounds=False)
-    for joint in next_joint_sites(feasibility, estimates, coupled, total, most):
+    by_cost = CostChooser(feasibility, estimates, coupled, bounds=False, is_quick=is_quick)
+    for joint in next_joint_sites(feasibility, estimates, coupled, total, most, is_quick=is_quick):
         yield from _choosers_of(joint, feasibility, estimates, by_cost, coupled)
 
 

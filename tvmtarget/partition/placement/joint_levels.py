@@ -49,7 +49,9 @@ class JointSites:
     detoured: frozenset[str]
 
 
-def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
+def joint_sites(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, *, is_quick: bool = False
+) -> JointSites | None:
     """Return the leaves of all operations, chosen together by cost.
 
     If a system gets several subgraphs, its driver copies no less than the joint choice counts, apart from detours by
@@ -60,6 +62,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         feasibility: which leaf can run which operation.
         estimates: times of operations, calls and copies.
         coupled: requests that couple operations.
+        is_quick: find no tight lower bound, and leave out the search within memories that hold all weights.
 
     Returns:
         The leaves and a lower bound; None where leaves or operations are too many, or atoms fit none.
@@ -68,14 +71,21 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         return None
     try:
         leaves = _LevelOfLeaves(feasibility, estimates, coupled)
-        choice = leaves.chooser(bounds=not feasibility.program.reserved)(leaves.level)
+        bounds = not is_quick and not feasibility.program.reserved
+        choice = leaves.chooser(bounds=bounds, is_quick=is_quick)(leaves.level)
     except InfeasibleError:
         return None
     return leaves.sites(choice)
 
 
 def next_joint_sites(
-    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int, most: int
+    feasibility: Feasibility,
+    estimates: Estimates,
+    coupled: CoupledOps,
+    total: int,
+    most: int,
+    *,
+    is_quick: bool = False,
 ) -> Iterator[JointSites]:
     """Yield other leaves of all operations that may give a better plan, the best bounds first.
 
@@ -88,6 +98,7 @@ def next_joint_sites(
         coupled: requests that couple operations.
         total: the time of the best plan that is known, in picoseconds.
         most: the most results.
+        is_quick: leave out the search within memories that hold all weights.
 
     Yields:
         The leaves; none where programs are too large to be decided jointly.
@@ -98,7 +109,7 @@ def next_joint_sites(
         leaves = _LevelOfLeaves(feasibility, estimates, coupled)
     except InfeasibleError:
         return
-    chooser = leaves.chooser(bounds=False)
+    chooser = leaves.chooser(bounds=False, is_quick=is_quick)
     is_few = len(leaves.level.atoms) <= MAX_BRANCHED
     choices = chooser.below(leaves.level, total, most) if is_few else [chooser.with_costlier_calls(leaves.level)]
     yield from map(leaves.sites, choices)
@@ -129,9 +140,11 @@ class _LevelOfLeaves:
             return None
         return cost_matrix_of(self.feasibility, self.estimates, self.level).problem
 
-    def chooser(self, *, bounds: bool) -> CostChooser:
+    def chooser(self, *, bounds: bool, is_quick: bool = False) -> CostChooser:
         """Return the chooser for this level, with a tight lower bound if required."""
-        return CostChooser(self.feasibility, self.estimates, self.coupled, bounds=bounds, detours=self.detours)
+        return CostChooser(
+            self.feasibility, self.estimates, self.coupled, bounds=bounds, detours=self.detours, is_quick=is_quick
+        )
 
     def sites(self, choice: Assignment) -> JointSites:
         """Return the leaves that an assignment of the level chooses, and the subgraphs of these."""

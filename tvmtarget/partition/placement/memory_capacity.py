@@ -60,6 +60,12 @@ class MemoryCapacity:
         )
         return replace(self, limits=tuple(limits), reserved=())
 
+    @property
+    def is_ample(self) -> bool:
+        """Whether each memory holds all constants that atoms read."""
+        needed = int(self.sizes[distinct(self.owned)].sum())
+        return all(limit is None or needed <= limit for limit in self.limits)
+
     def loads(self, labels: Ints) -> list[int]:
         """Return the bytes of constants in every memory.
 
