@@ -1,5 +1,6 @@
 """Memories hold the weights of the operations that are placed there, or the plan is rejected with the numbers."""
 
+import random
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -9,8 +10,11 @@ from models import small
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
+from benchmarks import nested
 from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
 from tvmtarget.errors import InfeasibleError, TargetError
+from tvmtarget.ir.function import Call
+from tvmtarget.ir.module import Constant
 from tvmtarget.partition import pipeline
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
@@ -431,3 +435,43 @@ def test_memories_that_are_too_full_after_all_rounds_are_emptied(monkeypatch):
     }
     plan = tt.decompose(module_of(FAMILIES["random"](100)), tree_of(4), replace(known, sites=small_memories))
     assert all(not use.missing for use in memory_uses(plan))
+
+
+def weighted(size, seed):
+    """Return a random program whose operations mostly read weights as large as their results."""
+    rng, main = random.Random(seed), module_of(FAMILIES["random"](size), seed).main
+    calls, weights = [], []
+    for call in main.body:
+        if rng.random() < 0.6:
+            type_ = call.outputs[0].type
+            weights.append(Constant(f"w_{call.source}", type_, np.ones(type_.shape, type_.dtype)))
+            call = Call("onnx.Sum", (*call.inputs, weights[-1].name), call.outputs, source=call.source)
+        calls.append(call)
+    return tt.IRModule((main.replace(body=tuple(calls), constants=tuple(weights)),))
+
+
+def limited(tree, module, seed, share):
+    """Return costs for a nested tree whose memories hold a part of the program each."""
+    rng, known = random.Random(seed), nested.costs_of(tree, seed)
+    main = module.main
+    total = sum(value.type.nbytes for call in main.body for value in call.outputs)
+    total += sum(constant.data.nbytes for constant in main.constants)
+    sites = {site: SiteCost(launch=3.0, capacity=int(total * rng.uniform(*share))) for site in known.sites}
+    ops = tuple(
+        OpCost(site, op=kind, time=rng.uniform(20, 60))
+        for site in sites
+        for kind in sorted({c.kind for c in main.body})
+    )
+    return Costs(sites=sites, links=known.links, ops=ops)
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize(
+    "tree", [{"s0": {"cpu": {}}, "s1": {"cpu": {}}, "cpu": {}}, {"d0": {}, "d1": {}, "cpu": {}}], ids=["nested", "flat"]
+)
+def test_a_plan_that_fits_is_found_where_rounds_find_none(tree, objective):
+    """Operations that leave one memory make another one too full, and all that could leave have left in the end."""
+    module = weighted(6, 1)
+    given = limited(tree, module, 1, (0.3, 0.6))
+    plan = tt.decompose(module, nested.tree_of(tree), given, objective=objective)
+    assert not any(use.missing for use in memory_uses(plan))

@@ -19,7 +19,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.memory_use import fits_memories, memory_uses
-from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, next_choosers
+from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, choosers_for, next_choosers
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
@@ -31,11 +31,13 @@ from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Chooser
 from tvmtarget.partition.stages import Candidate, partition, run_stages
+from tvmtarget.partition.subgraphs.single_subgraph import leaving_ops
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.topology import Site, Topology
 
 __all__ = [
     "by_preference_and_rank",
+    "fitting_plan",
     "improved_bodies",
     "improved_colocation",
     "improved_levels",
@@ -69,6 +71,10 @@ MAX_RETURNED, RETURNABLE = 16, 64
 
 # Moves that are tried where memories are limited, in programs of at most MAX_MOVED operations.
 MAX_MEMORY_MOVES = 32
+
+# Joint choices of sites that `fitting_plan` looks at, and how many times as long as a plan these may take. It plans
+# MAX_FITTING.
+MAX_SEARCHED, COST_FACTORS = 1024, (2, 4, 16)
 
 # Joint choices of sites whose memories are looked at, and those that are planned.
 MAX_SCREENED, MAX_FITTING = 256, 64
@@ -252,6 +258,57 @@ def _with_returned(plan: Decomposition, feasibility: Feasibility, plan_again: _P
             if _is_preferred(other, plan) and fits_memories(other):
                 plan = other
     return plan
+
+
+def fitting_plan(
+    plan: Decomposition, feasibility: Feasibility, sites: Mapping[str, str] | None
+) -> Decomposition | None:
+    """Look for a plan that memories hold.
+
+    The plans of all choosers are tried, then those of joint choices of sites that cost more. At most MAX_SEARCHED
+    choices are looked at, and MAX_FITTING planned.
+
+    Args:
+        plan: a plan with costs that memories do not hold.
+        feasibility: what fits where, without operations that rounds excluded.
+        sites: paths by operation name that stay as they are wherever they are still allowed.
+
+    Returns:
+        The best of the first that are found, verified; None if there is none.
+    """
+    options, program = plan.options, feasibility.program
+    if options.costs is None or plan.prediction is None:
+        return None
+    estimates, coupled, total = Estimates(program, options.costs), coupled_ops(program, options), plan.prediction.total
+    again = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
+    known = choosers_for(feasibility, estimates, options, sites, coupled)
+    costlier = (
+        next_choosers(feasibility, estimates, coupled, factor * total, MAX_SEARCHED, is_quick=True)
+        for factor in (COST_FACTORS if len(program.top) <= MAX_EXACT else COST_FACTORS[:1])
+    )
+    count, full = 0, set[tuple[str, frozenset[str]]]()
+    for choosers in (known, *(costlier if sites is None else ())):
+        fitting = list[Decomposition]()
+        for choose in choosers:
+            users = _ops_by_memory(choose.sites, plan.topology) if isinstance(choose, PinnedChooser) else {}
+            # More operations seldom fit where fewer do not. Those that follow a plan that fits cost more.
+            is_known = any(ops <= users.get(memory, frozenset()) for memory, ops in full)
+            if choosers is not known and (is_known or fitting or count >= MAX_FITTING):
+                continue
+            count += 1
+            with suppress(InfeasibleError):
+                other = planned(again, choose, coupled)
+                if other is None or leaving_ops(feasibility, estimates, other.subgraphs):
+                    continue
+                missing = [use.memory for use in memory_uses(other) if use.missing]
+                users = _ops_by_memory(other.sites(), plan.topology)
+                full |= {(memory, users[memory]) for memory in missing if memory in users}
+                fitting += [] if missing else [other]
+        if fitting:
+            best = min(fitting, key=by_preference_and_rank)
+            verify_plan(best.program, best.feasibility, best.module, best.outlined)
+            return best
+    return None
 
 
 def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decomposition:

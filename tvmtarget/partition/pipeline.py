@@ -41,6 +41,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.improvements import (
     by_preference_and_rank,
+    fitting_plan,
     improved_bodies,
     improved_colocation,
     improved_levels,
@@ -119,7 +120,8 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first, for
     memories that hold weights too, leaves room for the values of the last plan, then for as few as suffice; in the
     second, operations go elsewhere that run while a memory is too full. After at most MAX_MEMORY_ROUNDS rounds, all
-    operations leave memories that are still too full. In the end, operations return where that is better and the
+    operations leave memories that are still too full, or a plan of all choosers is taken that fits (`fitting_plan`). In
+    the end, operations return where that is better and the
     memories still hold all (`improved_memories`).
 
     Args:
@@ -157,11 +159,12 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
             break
         plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
     if full:
-        emptied = _without_full_memories(request, plan, sites)
-        if emptied is None:
+        found = [_without_full_memories(request, plan, sites), fitting_plan(unconstrained, feasibility, sites)]
+        fitting = [one for one in found if one is not None]
+        if not fitting:
             strict.check_all()
             raise problem
-        plan = emptied
+        plan = min(fitting, key=by_preference_and_rank)
     if plan is not unconstrained and _has_quick_rounds(plan):
         verify_plan(plan.program, plan.feasibility, plan.module, plan.outlined)
     if plan is not unconstrained and sites is None:
