@@ -121,8 +121,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     memories that hold weights too, leaves room for the values of the last plan, then for as few as suffice; in the
     second, operations go elsewhere that run while a memory is too full. After at most MAX_MEMORY_ROUNDS rounds, all
     operations leave memories that are still too full, or a plan of all choosers is taken that fits (`fitting_plan`). In
-    the end, operations return where that is better and the
-    memories still hold all (`improved_memories`).
+    the end, operations return where that is better and the memories still hold all (`improved_memories`).
 
     Args:
         request: the module, the target and the options.
