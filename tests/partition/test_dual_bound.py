@@ -9,6 +9,7 @@ import pytest
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.placement import dual_bound, energy
 from tvmtarget.partition.placement.dual_bound import DualAscent
+from tvmtarget.partition.placement.dual_edges import PairEdges
 from tvmtarget.partition.placement.energy import LabelingProblem, enumerate_labelings
 from tvmtarget.partition.subgraphs.lower_bound import fewest_by_label
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
@@ -228,3 +229,19 @@ def test_the_bound_holds_for_labelings_that_keep_atoms_apart_and_limits_on_calls
         without.append(int(totals.min()) / max(least, 1))
         reached.append((ascent.bound + 2) / max(least, 1))
     assert np.mean(reached) > 0.98 > 0.95 > np.mean(without)
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+def test_edges_of_pairs_have_the_minima_of_tables_of_both_labels(by_edge):
+    rng = np.random.default_rng(4)
+    for labels, edges in ((1, 3), (2, 5), (7, 20)):
+        first, second = rng.integers(0, 9, (2, edges))
+        unequal = rng.integers(0, 50, (labels, edges if by_edge else 1)).astype(np.float64)
+        part = PairEdges(first, second, 13.0, unequal, 9)
+        part.to_tail[:], part.to_reader[:] = rng.normal(0, 30, (2, labels, edges))
+        table = np.where(np.eye(labels, dtype=bool)[:, :, None], 13.0, unequal[None])
+        whole = table - part.to_tail[:, None] - part.to_reader[None]
+        least, by_first, by_second = part.minima()
+        assert np.allclose(least, whole.min(axis=(0, 1)))
+        assert np.allclose(by_first, (whole + part.to_tail[:, None]).min(axis=1))
+        assert np.allclose(by_second, (whole + part.to_reader[None]).min(axis=0))

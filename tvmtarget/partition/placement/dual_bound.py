@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tvmtarget.partition.dataflow import Ints, renumbered
 from tvmtarget.partition.placement.copy_edges import AdditiveCosts, costs_at_home
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.dual_edges import Edges, SetEdges, tails_first
+from tvmtarget.partition.placement.dual_edges import Edges, PairEdges, SetEdges, tails_first
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
@@ -120,15 +120,12 @@ class DualAscent:
             if isinstance(part, SetEdges):
                 is_entered = part.charge_entries(first, second, is_entered, launches)
         rest = is_entered.any(axis=1)
-        paid = is_entered[rest] * launches
-        tables = np.where(np.eye(len(launches), dtype=np.bool_), 0, paid[:, None])
-        self._add(_energy_of_pairs(self.problem, first[rest], second[rest], tables))
+        self._add(first[rest], second[rest], 0, (is_entered[rest] * launches).T)
 
-    def _add(self, pairs: Energy) -> SetEdges:
-        """Add edges between two atoms each."""
-        every, sets = np.arange(len(pairs.producer)), _sets(pairs.pair_costs.shape[-1], 1)
-        part = SetEdges(self.problem, pairs, every, sets, are_values=False)
-        if len(every):
+    def _add(self, first: Ints, second: Ints, equal: int, unequal: Ints) -> PairEdges:
+        """Add edges between two atoms each, with the costs of equal and of unequal labels."""
+        part = PairEdges(first, second, float(equal), unequal.astype(np.float64), self._unary.shape[1])
+        if len(first):
             self._parts.append(part)
             part.exclude(self._unary, self._most)
             self._shares = _Shares(self._unary.shape[1], self._parts)
@@ -156,14 +153,11 @@ class DualAscent:
         path = _path(labels, graph, members)
         if _entered(labels, path, members) <= most:
             return False
-        is_entered = limited & ~np.eye(len(limited), dtype=np.bool_)
         ends = np.array(path, dtype=np.int64)
-        part = self._add(_energy_of_pairs(self.problem, ends[:-1], ends[1:], is_entered.astype(np.int64)))
-        unit = part.tables.copy()
-        part.tables[:] = 0.0
+        part = self._add(ends[:-1], ends[1:], 0, np.zeros((len(limited), 1), dtype=np.int64))
 
         def charge(more: float) -> None:
-            part.tables[:] += more * unit
+            part.unequal[limited] += more
             self._unary[limited, path[0]] += more
             self.call_prices[limited] += more
             self._paid += most * more
@@ -196,7 +190,7 @@ class DualAscent:
         Args:
             pairs: atoms that must have different labels.
         """
-        self._require(pairs, np.eye(len(self.problem.domains), dtype=np.bool_))
+        self._require(pairs, equal=self._most, unequal=0)
 
     def keep_together(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Add costs, as large as the whole, where two atoms have different labels.
@@ -204,12 +198,12 @@ class DualAscent:
         Args:
             pairs: atoms that must have the same label.
         """
-        self._require(pairs, ~np.eye(len(self.problem.domains), dtype=np.bool_))
+        self._require(pairs, equal=0, unequal=self._most)
 
-    def _require(self, pairs: Sequence[tuple[int, int]], is_broken: Bools) -> None:
+    def _require(self, pairs: Sequence[tuple[int, int]], equal: int, unequal: int) -> None:
         if self.steps and pairs:
             first, second = np.array(pairs, dtype=np.int64).T
-            self._add(_energy_of_pairs(self.problem, first, second, is_broken * self._most))
+            self._add(first, second, equal, np.full((len(self.problem.domains), 1), unequal))
 
     def climb(self, steps: int, total: int | None = None) -> None:
         """Raise the bound.
@@ -302,24 +296,6 @@ def _pairs_on_paths(paths: Mapping[int, Sequence[int]], shape: tuple[int, ...]) 
     is_entered[numbers, np.repeat(np.array([*taken], dtype=np.int64), [len(own) for own in steps])] = True
     first, second = np.divmod(charged, atoms)
     return first, second, is_entered
-
-
-def _energy_of_pairs(problem: LabelingProblem, first: Ints, second: Ints, tables: Ints) -> Energy:
-    """Return an edge for each two atoms, with a table of its costs by the labels of both, or one table for all."""
-    count, edges = len(problem.domains), np.arange(len(first))
-    return Energy(
-        costs=problem.costs,
-        allowed=problem.allowed,
-        producer=first,
-        source=np.zeros(len(first), dtype=np.int64),
-        owner=edges,
-        readers=second,
-        fixed=np.zeros((len(first), count), dtype=np.bool_),
-        layer=np.zeros(len(first), dtype=np.int64),
-        groups=np.arange(count)[None],
-        cost_index=edges if tables.ndim > 2 else np.zeros_like(edges),
-        pair_costs=tables.reshape(-1, count, count),
-    )
 
 
 def _path(labels: list[int], graph: AtomGraph, members: Collection[int]) -> list[int]:

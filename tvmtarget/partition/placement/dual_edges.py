@@ -1,7 +1,8 @@
 """Edges of the dual of a labeling problem: their least costs, by group of the tail and of each reader.
 
 `SetEdges` have a table of all sets of groups that their readers may be in: copies of a value may share links in any
-way. `copy_edges.py` has edges for more groups than such tables can have.
+way. `copy_edges.py` has edges for more groups than such tables can have. `PairEdges` are between two atoms, and need no
+tables of both labels.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, Energy, LabelingProblem
 
-__all__ = ["ColumnSum", "Edges", "SetEdges", "tails_first"]
+__all__ = ["ColumnSum", "Edges", "PairEdges", "SetEdges", "tails_first"]
 
 # Table entries that are worked on together, so that they stay in the cache of a core.
 BLOCK_ENTRIES = 150_000
@@ -165,11 +166,10 @@ class SetEdges(Edges):
 
     Args:
         problem: the labeling problem.
-        energy: its energy, or other edges between its atoms.
+        energy: its energy.
         edges: which of these.
         sets: masks of the sets, in order of size.
         detours: what values may save.
-        are_values: whether the edges are values of the problem.
 
     Attributes:
         tables: the costs by group of the tail, set, and kind of edge.
@@ -182,8 +182,6 @@ class SetEdges(Edges):
         edges: Ints,
         sets: Bools,
         detours: Detours | None = None,
-        *,
-        are_values: bool = True,
     ) -> None:
         position = np.full(len(energy.producer), -1, dtype=np.int64)
         position[edges] = np.arange(len(edges))
@@ -200,9 +198,9 @@ class SetEdges(Edges):
         has_readers = np.bincount(owner, minlength=len(edges)) > 0
         firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
         tables = _tables(energy, edges[firsts], sets, has_readers[firsts])
-        if are_values and problem.domain_memory.size:
+        if problem.domain_memory.size:
             _subtract_shared(tables, problem, energy, edges[firsts], sets, has_readers[firsts])
-        if are_values and detours is not None and detours.systems:
+        if detours is not None and detours.systems:
             _subtract_savings(tables, problem, energy, edges[firsts], sets, detours)
         # Without a producer the source is known: all other rows are out of the question.
         for kind, edge in enumerate(edges[firsts].tolist()):
@@ -283,6 +281,48 @@ class SetEdges(Edges):
         for members, found in zip(self._sets[width:], others[width:], strict=True):
             for group in members:
                 np.minimum(of_reader[group], found, out=of_reader[group])
+
+
+class PairEdges(Edges):
+    """Edges between two atoms each, whose cost depends on the second label where the two differ.
+
+    Args:
+        first: the first atom of each edge.
+        second: the second one.
+        equal: the cost of equal labels.
+        unequal: the cost of other labels by label of the second atom (row), and by edge or for all of them.
+        count: the number of atoms.
+
+    Attributes:
+        unequal: as above.
+    """
+
+    def __init__(self, first: Ints, second: Ints, equal: float, unequal: _Floats, count: int) -> None:
+        labels, edges = len(unequal), len(first)
+        groups = np.repeat(np.arange(labels)[:, None], edges, axis=1)
+        super().__init__(first, np.arange(edges), second, groups, labels, count)
+        self._equal, self.unequal = equal, unequal
+
+    def minima(self) -> tuple[_Floats, _Floats, _Floats]:
+        """Find the least costs of edges, as `Edges.minima` defines them.
+
+        Returns:
+            The minimum of each edge, and its minima by label of the first and of the second atom.
+        """
+        entered = self.unequal - self.to_reader
+        by_tail = np.minimum(_least_of_others(entered), self._equal - self.to_reader)
+        by_reader = np.minimum(_least_of_others(-self.to_tail) + self.unequal, self._equal - self.to_tail)
+        return (by_tail - self.to_tail).min(axis=0), by_tail, by_reader
+
+
+def _least_of_others(costs: _Floats) -> _Floats:
+    """Return for each row the least cost of the other rows, by column; endless where there are none."""
+    columns, nearest = np.arange(costs.shape[1]), costs.argmin(axis=0)
+    found = np.repeat(costs[nearest, columns][None], len(costs), axis=0)
+    rest = costs.copy()
+    rest[nearest, columns] = np.inf
+    found[nearest, columns] = rest.min(axis=0)
+    return found
 
 
 @dataclass(frozen=True)
