@@ -1,6 +1,7 @@
 """Laws of the decomposition: for any graph and constraints, the partitioned program is the same program."""
 
 import random
+import time
 
 import numpy as np
 import onnx
@@ -412,3 +413,16 @@ def test_an_attribute_may_be_a_mapping(value):
     )
     module = tt.IRModule((Function("main", (Value("x", type_),), calls, ("y",), opsets=(("", 18),)),))
     assert len(tt.decompose(module, "numpy").subgraphs) == 1
+
+
+def test_an_operation_that_reads_thousands_of_values_takes_time_in_proportion():
+    count = 30_000
+    text = TensorType("float32", (4,))
+    body = [Call("onnx.Relu", ("x",), (Value(f"v{index}", text),), source=f"n{index}") for index in range(count)]
+    body.append(Call("onnx.Sum", tuple(f"v{index}" for index in range(count)), (Value("y", text),), source="sum"))
+    main = Function("main", (Value("x", text),), tuple(body), ("y",), opsets=(("", 18),))
+    begin = time.process_time()
+    plan = tt.decompose(tt.IRModule((main,)), "[npu=onnxruntime,gpu=llvm,cpu=numpy](host=@cpu)")
+    # With one pass over the operands for each of them it takes 12 s.
+    assert time.process_time() - begin < 8
+    assert plan.site_of("sum") == "npu"

@@ -637,7 +637,8 @@ class Feasibility:
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
             return strategy.check(op)
         fingerprint = self.program.fingerprint(index)
-        same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are the same value
+        places: dict[str, int] = {}
+        same = tuple(places.setdefault(name, place) for place, name in enumerate(op.call.inputs))  # equal operands
         key = id(strategy), fingerprint.text, fingerprint.dims, same, self.program.function.opsets
         # The result holds the strategy, because the id of an object that was freed can be reused.
         supports, _ = self.cache.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
