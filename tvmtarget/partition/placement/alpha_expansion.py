@@ -138,42 +138,40 @@ def _binary_problem(energy: Energy, labels: Ints, label: int, movable: Ints) -> 
     differences = energy.costs[movable, label] - energy.costs[movable, labels[movable]]
     edges = np.arange(len(energy.producer))
     tail = position[energy.producer]
-    target = energy.groups[energy.layer, label]
-    stay = energy.arrival_costs(labels)
-    go = energy.arrival_costs_from(target)
-    owner, width = energy.owner, stay.shape[1]
+    source, target = energy.sources(labels), energy.groups[energy.layer, label]
+    owner, width = energy.owner, energy.pair_costs.shape[-1]
     group = energy.groups[energy.layer[owner], labels[energy.readers]]
     moves = (position[energy.readers] != ALWAYS) & (group != target[owner])
     fixed = energy.fixed.copy()
     fixed[owner[~moves], group[~moves]] = True
     has_tail = tail != ALWAYS
-    change = np.einsum("ij,ij->i", go - stay, fixed)
-    np.add.at(differences, tail[has_tail], change[has_tail])
+    # Only groups that an edge leads to are looked at: there may be many more.
+    reached, into = np.nonzero(fixed & has_tail[:, None])
+    change = energy.costs_between(reached, target[reached], into) - energy.costs_between(reached, source[reached], into)
+    np.add.at(differences, tail[reached], change)
     heads, owner, group = position[energy.readers[moves]], owner[moves], group[moves]
     count = np.bincount(owner, minlength=len(edges))
+    is_counted = ~fixed[owner, group]
+    counted = _KeyedTerms(heads[is_counted], (owner * width + group)[is_counted])
+    of, into = np.divmod(counted.keys, width)
+    stay, go = (energy.costs_between(of, sources[of], into) for sources in (source, target))
     # If the producer moves, reaching a group may become cheaper. For one reader that is still submodular; for several
     # it is not, so the higher cost is charged in both cases: an upper bound that is exact while nothing moves.
-    is_cheaper = has_tail[:, None] & (go < stay)
-    excess = np.where(is_cheaper & (count == 1)[:, None], stay - go, 0)
-    always = np.where(has_tail[:, None], np.where(is_cheaper & (count > 1)[:, None], stay, np.minimum(stay, go)), stay)
-    extra = np.where(has_tail[:, None], np.maximum(go - stay, 0), 0)
-    arriving = stay[edges, target]
-    is_counted = ~fixed[owner, group]
+    is_cheaper, is_single = has_tail[of] & (go < stay), count[of] == 1
+    always = np.where(has_tail[of] & (is_single | ~is_cheaper), np.minimum(stay, go), stay)
+    extra = np.where(has_tail[of], np.maximum(go - stay, 0), 0)
     single = np.zeros(len(edges), dtype=np.int64)
-    single[owner[is_counted]] = excess[owner[is_counted], group[is_counted]]
+    single[of] = np.where(is_cheaper & is_single, stay - go, 0)
     np.subtract.at(differences, tail[has_tail], single[has_tail])
-    arriving = np.maximum(0, arriving - single)
-    keys = owner * width + group
-    counted = _KeyedTerms(heads[is_counted], keys[is_counted])
+    arriving = np.maximum(0, energy.costs_between(edges, source, target) - single)
     is_entered = ~fixed[edges, target] & (count > 0)
     arrives = _KeyedTerms(heads[is_entered[owner]], owner[is_entered[owner]])
-    tails = tail[counted.keys // width]
     parts = (
         # Heads that do not move (trigger no) pay for their group once; more if the producer moves.
-        counted.terms(always.ravel(), np.full(len(counted.keys), ALWAYS), trigger=False),
-        counted.terms(extra.ravel(), tails, trigger=False),
+        counted.terms(always, np.full(len(of), ALWAYS), trigger=False),
+        counted.terms(extra, tail[of], trigger=False),
         # Heads that move (trigger yes) pay for the target group once, unless the producer moves too.
-        arrives.terms(arriving, tail[arrives.keys], trigger=True),
+        arrives.terms(arriving[arrives.keys], tail[arrives.keys], trigger=True),
     )
     return differences, _joined(parts)
 
@@ -185,9 +183,8 @@ class _KeyedTerms:
         self.heads = heads
         self.keys, self.owner = np.unique(keys, return_inverse=True)
 
-    def terms(self, costs: Ints, tails: Ints, *, trigger: bool) -> Terms:
-        """Return the terms with a positive cost."""
-        cost = costs[self.keys]
+    def terms(self, cost: Ints, tails: Ints, *, trigger: bool) -> Terms:
+        """Return the terms with a positive cost, from those of all keys."""
         triggers = np.full(len(cost), trigger)
         every = np.ones(len(self.heads), dtype=np.bool_)
         return Terms(cost, tails, triggers, self.heads, self.owner).select(cost > 0, every)

@@ -324,7 +324,8 @@ class Energy:
         own = np.take_along_axis(self.costs, labels[:, None], axis=1).sum()
         present = self.fixed.copy()
         present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
-        return int(own + np.einsum("ij,ij->", self.arrival_costs(labels), present))
+        edges, into = np.nonzero(present)
+        return int(own + self.costs_between(edges, self.sources(labels)[edges], into).sum())
 
     def sources(self, labels: Ints) -> Ints:
         """Return the group at the tail of each edge.
@@ -342,29 +343,20 @@ class Energy:
             has_producer, self.groups[self.layer, labels[np.where(has_producer, self.producer, 0)]], self.source
         )
 
-    def arrival_costs(self, labels: Ints) -> Ints:
-        """Return the cost of each edge for each group that it may lead to.
+    def costs_between(self, edges: Ints, sources: Ints, into: Ints) -> Ints:
+        """Return what edges cost from one group to another.
 
         Args:
-            labels: a label for each atom.
+            edges: numbers of edges.
+            sources: the group that each comes from.
+            into: the group that each leads to.
 
         Returns:
-            Edges as rows, groups as columns.
-        """
-        return self.arrival_costs_from(self.sources(labels))
-
-    def arrival_costs_from(self, sources: Ints) -> Ints:
-        """Return the cost of each edge for each group, as if it came from other groups.
-
-        Args:
-            sources: a group for each edge.
-
-        Returns:
-            Edges as rows, groups as columns.
+            A cost for each of them.
         """
         width = self.pair_costs.shape[-1]
-        rows: Ints = self.pair_costs.reshape(-1, width).take(self.cost_index * width + sources, axis=0)
-        return rows
+        costs: Ints = self.pair_costs.ravel().take((self.cost_index[edges] * width + sources) * width + into)
+        return costs
 
     def touching(self, atoms: Bools) -> Bools:
         """Return which edges have a tail or head among some atoms.
