@@ -11,6 +11,8 @@ from models import DIGITS, random_graph
 import tvmtarget as tt
 from benchmarks._small import small as drawn
 from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition import pipeline
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 
@@ -442,3 +444,49 @@ def test_foreseeing_all_rounds_gives_the_plan_of_going_round_by_round(size, seed
         patch.setattr(pipeline, "foreseen_pins", lambda *_: None)
         expected = outcome()
     assert outcome() == expected
+
+
+def test_many_pairs_that_preferences_keep_on_one_site_are_separated_in_few_plans(monkeypatch):
+    kinds, rng, type_ = ("Relu", "Exp", "Neg", "Abs"), random.Random(1), TensorType("float32", (4096,))
+    body = tuple(
+        Call(
+            f"onnx.{rng.choice(kinds)}",
+            (f"v{index - 20}" if index >= 20 else "x",),
+            (Value(f"v{index}", type_),),
+            source=f"n{index}",
+        )
+        for index in range(600)
+    )
+    main = Function(
+        "main", (Value("x", type_),), body, tuple(f"v{index}" for index in range(580, 600)), opsets=(("", 18),)
+    )
+    drawn = rng.sample([call.source for call in body], 300)
+    times = [OpCost(site=site, op=kind, time=rng.uniform(5, 50)) for site in ("gpu", "npu", "cpu") for kind in kinds]
+    costs = Costs(
+        sites={site: SiteCost(launch=5) for site in ("gpu", "npu", "cpu")},
+        ops=tuple(times),
+        links=tuple(LinkCost(src="cpu", dst=site, latency=5, bandwidth=1e10) for site in ("gpu", "npu")),
+    )
+    made = []
+
+    def counted(*arguments, **options):
+        made.append(1)
+        return best(*arguments, **options)
+
+    best = pipeline.best_candidate
+    monkeypatch.setattr(pipeline, "best_candidate", counted)
+    plan = tt.decompose(
+        tt.IRModule((main,)),
+        "[gpu=onnxruntime,npu=llvm,cpu=numpy](host=@cpu)",
+        costs,
+        same_site=[drawn[at : at + 2] for at in range(0, 100, 2)],
+        apart=[drawn[at : at + 2] for at in range(100, 200, 2)],
+        where={name: rng.choice(("@gpu?", "@npu?", "@cpu?")) for name in drawn[50:150]},
+    )
+    assert all(
+        plan.site_of(one) == plan.site_of(other) for one, other in zip(drawn[:100:2], drawn[1:100:2], strict=True)
+    )
+    assert all(
+        plan.site_of(one) != plan.site_of(other) for one, other in zip(drawn[100:200:2], drawn[101:200:2], strict=True)
+    )
+    assert len(made) <= 6

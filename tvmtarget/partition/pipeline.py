@@ -61,6 +61,7 @@ from tvmtarget.partition.placement.colocation import (
     colocation_pins,
     foreseen_pins,
     lowered_preferences,
+    pins_of_rounds,
     with_pins,
 )
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
@@ -83,6 +84,9 @@ MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS, FEW_ROUNDS, EXACT = 32, 5, 8, 64
 
 # `with_weights`: rounds of moving weights out of memories.
 MAX_WEIGHT_ROUNDS = 16
+
+# `with_colocation`: operations that later rounds are foreseen to pin, above which one round pins all of them.
+MAX_AHEAD = 16
 
 # `best_candidate`: the part of its time by which another plan of a large program must be faster to be looked for.
 NEAR = 0.005
@@ -446,8 +450,9 @@ def with_colocation(
 ) -> Decomposition:
     """Plan until `same_site` and `apart` hold.
 
-    Each round pins the groups that the previous plan violates; without costs, all rounds become one where possible. The
-    number of rounds is limited to one for each group of `same_site`, three for each pair of `apart`, and one more.
+    Each round pins the groups that the previous plan violates. All rounds become one without costs where possible, and
+    with costs where they would be many. The number of rounds is limited to one for each group of `same_site`, three for
+    each pair of `apart`, and one more.
 
     Args:
         request: the module, the target and the options.
@@ -490,7 +495,8 @@ def with_colocation(
                     return _with_bound_of(other, unconstrained)
                 plan = improved_colocation(plan, plain, colocation, pins, partial(best_candidate, request, sites=None))
             return _with_bound_of(plan, unconstrained)
-        pins = wanted
+        later = pins_of_rounds(plain, colocation, plan.sites(), pins, rounds)
+        pins = later[0] if later is not None and len(later[0]) > len(wanted) + MAX_AHEAD else wanted
         plan = best_candidate(request, with_pins(feasibility, pins, excluded), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; list fewer operations in it")
 

@@ -31,6 +31,7 @@ __all__ = [
     "colocation_pins",
     "foreseen_pins",
     "lowered_preferences",
+    "pins_of_rounds",
     "with_atomic_groups",
     "with_pins",
 ]
@@ -280,7 +281,25 @@ def foreseen_pins(
     program = plain.program
     if program.atomic or program.bodies or program.has_binding_values or any(program.frames) or plain.groups.all:
         return None
-    expected, pins = dict(sites), dict[int, str]()
+    return pins_of_rounds(plain, colocation, sites, {}, rounds)
+
+
+def pins_of_rounds(
+    plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], pins: Mapping[int, str], rounds: int
+) -> tuple[dict[int, str], dict[str, str]] | None:
+    """Return the pins after several rounds, as if a round moved only what it pins.
+
+    Args:
+        plain: operator support without any pins.
+        colocation: the groups and pairs.
+        sites: the leaves of the plan by operation name.
+        pins: the pins with which the plan was made.
+        rounds: the most rounds.
+
+    Returns:
+        The pins, and the leaves of a plan with them by operation name; None if no pins satisfy the colocation so.
+    """
+    expected, pins = dict(sites), dict(pins)
     for _ in range(rounds):
         try:
             wanted = colocation_pins(plain, colocation, expected, pins)
@@ -289,7 +308,7 @@ def foreseen_pins(
         if wanted == pins:
             return pins, expected
         pins = wanted
-        expected |= {program.body[index].source: leaf for index, leaf in pins.items()}
+        expected |= {plain.program.body[index].source: leaf for index, leaf in pins.items()}
     return None
 
 
