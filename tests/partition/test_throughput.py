@@ -1,5 +1,6 @@
 """Pipeline stages: the dynamic program against all partitions into stages, and the predicted throughput of plans."""
 
+import time
 from dataclasses import replace
 from itertools import combinations_with_replacement
 
@@ -405,3 +406,32 @@ def test_an_objective_is_kept_in_a_saved_plan(tmp_path, squeezenet):
 def test_invalid_objectives_are_errors(squeezenet, objective, costs, problem):
     with pytest.raises(TargetError, match=problem):
         tt.decompose(squeezenet, cluster(), costs, objective=objective)
+
+
+def test_the_summary_of_tens_of_thousands_of_copies_takes_time_in_proportion():
+    count, type_ = 20_000, TensorType("float32", (256,))
+    body = tuple(Call("onnx.Relu", ("x",), (Value(f"v{n}", type_),), source=f"n{n}") for n in range(count))
+    results = tuple(f"v{n}" for n in range(count))
+    main = Function("main", (Value("x", type_),), body, results, opsets=(("", 18),))
+    tree = tt.Target.parse("[n1=[npu=onnxruntime,c=numpy](host=@c),c=numpy](host=@c)")
+    inner = tree.targets[0].replace(memory=(tt.Memory(name="sram", of=("npu",)),))
+    tree = tree.replace(targets=(inner, tree.targets[1]))
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"n1/npu": {"launch": 1}, "n1/c": {"launch": 1}, "c": {"launch": 1}},
+        "ops": [
+            {"match": {"op": "Relu"}, "site": "n1/npu", "time": 1},
+            {"match": {"op": "Relu"}, "site": "n1/c", "time": 500},
+            {"match": {"op": "Relu"}, "site": "c", "time": 500},
+        ],
+        "links": [
+            {"src": "c", "dst": "n1/c", "latency": 1, "bandwidth": 1e9},
+            {"src": "n1/c", "dst": "n1/npu", "latency": 1, "bandwidth": 1e9},
+        ],
+    }
+    plan = tt.decompose(tt.IRModule((main,)), tree, costs)
+    assert plan.site_of("n0") == "n1/npu"
+    begin = time.process_time()
+    plan.summary()
+    # With a search through all copies for each of them it takes 8 s.
+    assert time.process_time() - begin < 4

@@ -208,18 +208,17 @@ class _Times:
         self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
         for copy in outlined.copies:
             self.copies[copy.call.split("/")[0]].append(copy)
+        # Of equal copies the first counts.
+        self.runs = {(copy.value, copy.src, copy.dst): copy.runs for copy in reversed(self.copies[""])}
         self.unknown = 0
 
     def of(self, call: Call) -> int:
         """Return the time of a call or copy of the root's driver, for all times that it is made."""
         if call.op == COPY:
             src, dst = str(call.attr("src")), str(call.attr("dst"))
-            return int(self._runs(call.inputs[0], src, dst) * self._copy_time(call.outputs[0].type, src, dst))
+            runs = self.runs.get((call.inputs[0], src, dst), Fraction(1))
+            return int(runs * self._copy_time(call.outputs[0].type, src, dst))
         return 0 if call.callee is None else self._call_time(call.source)
-
-    def _runs(self, name: str, src: str, dst: str) -> Fraction:
-        runs = (copy.runs for copy in self.copies[""] if (copy.value, copy.src, copy.dst) == (name, src, dst))
-        return next(runs, Fraction(1))
 
     def _call_time(self, name: str) -> int:
         """Return the time of all calls and copies that a call of the root's driver leads to."""
