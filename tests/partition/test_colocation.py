@@ -490,3 +490,25 @@ def test_many_pairs_that_preferences_keep_on_one_site_are_separated_in_few_plans
         plan.site_of(one) != plan.site_of(other) for one, other in zip(drawn[100:200:2], drawn[101:200:2], strict=True)
     )
     assert len(made) <= 6
+
+
+@pytest.mark.parametrize("costs", [None, "roofline"])
+@pytest.mark.parametrize("options", [{"apart": [["n1", "n2"]]}, {"same_site": [["n1", "n3"]], "apart": [["n3", "n2"]]}])
+def test_an_atomic_group_moves_as_a_whole_to_a_site_that_takes_all_of_it(costs, options):
+    type_ = TensorType("float32", (4,))
+    body = tuple(
+        Call("onnx.Relu", (f"v{index - 1}" if index else "x",), (Value(f"v{index}", type_),), source=f"n{index}")
+        for index in range(4)
+    )
+    main = Function("main", (Value("x", type_),), body, ("v3",), opsets=(("", 18),))
+    where = {"n0": "!@b", "n2": "@a"}
+    plan = tt.decompose(tt.IRModule((main,)), FLAT, costs, where=where, atomic=[["n0", "n1"]], **options)
+    assert [plan.site_of(name) for name in ("n0", "n1", "n2")] == ["c", "c", "a"]
+
+
+def test_operations_of_an_atomic_group_that_must_be_apart_are_named():
+    text = (
+        r"ops 'conv1' and 'relu1' are required to share a site, as 'atomic' keeps them in one function, and to be apart"
+    )
+    with pytest.raises(InfeasibleError, match=text):
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, atomic=[["conv1", "relu1"]], apart=[["conv1", "relu1"]])

@@ -83,7 +83,7 @@ def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> C
 
     Args:
         program: the program.
-        same_site: groups of names; groups with a common operation are merged.
+        same_site: groups of names; groups with a common operation are merged, also with atomic groups.
         apart: groups of names; every two operations of a group must be apart.
 
     Returns:
@@ -93,16 +93,25 @@ def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> C
         InfeasibleError: for operations that must both share a site and be apart.
         UnknownNameError: for names of no operation.
     """
-    merged = (_in_canonical_order(program, group) for group in _merged({*_select(program, one)} for one in same_site))
+    together = [{*_select(program, names)} for names in same_site]
+    sets = [_in_canonical_order(program, _select(program, names)) for names in apart]
+    # One function is on one leaf, so that what moves an operation of an atomic group moves all of it.
+    named = {index for group in (*together, *sets) for index in group}
+    atomic = (set(_without_bodies(program, group)) for group in program.atomic)
+    merged = (
+        _in_canonical_order(program, group)
+        for group in _merged((*together, *(group for group in atomic if not named.isdisjoint(group))))
+    )
     firsts = {group[0]: group for group in merged}
     groups = tuple(firsts[first] for first in _in_canonical_order(program, firsts))
-    sets = [_in_canonical_order(program, _select(program, names)) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
     colocation = Colocation(groups, tuple(pairs))
     for a, b in pairs:
         if a in colocation.group_of(b):
             first, second = (repr(program.body[index].source) for index in sorted((a, b)))
-            raise InfeasibleError(f"ops {first} and {second} are required to share a site and to be apart")
+            is_atomic = not any({a, b} <= set(group) for group in _merged(together))
+            why = ", as 'atomic' keeps them in one function," if is_atomic else ""
+            raise InfeasibleError(f"ops {first} and {second} are required to share a site{why} and to be apart")
     return colocation
 
 
@@ -219,7 +228,12 @@ def _check_cycles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -> 
 def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations of names, globs or `op:KIND`; in place of one with nested bodies, the operations in them."""
     for name in names:
-        yield from (one for one in program.with_nested(program.ops_named(name)) if one not in program.bodies)
+        yield from _without_bodies(program, program.ops_named(name))
+
+
+def _without_bodies(program: FlatProgram, calls: Iterable[int]) -> Iterator[int]:
+    """Yield operations; in place of one with nested bodies, the operations in them."""
+    return (one for one in program.with_nested(calls) if one not in program.bodies)
 
 
 def colocation_pins(
