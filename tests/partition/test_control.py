@@ -2,7 +2,9 @@
 
 import doctest
 import random
+import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,9 @@ from onnx import parser
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError
-from tvmtarget.ir.function import COPY
+from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.inline import inline_calls
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.control.carried_dimensions import with_open_carried_dimensions
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.verify import verify_plan
@@ -627,3 +630,30 @@ def test_bodies_and_the_operations_around_them_are_placed_together(seed, best):
     target = "[a=[n=numpy,h=numpy](host=@h),h=numpy](host=@h)"
     plan = tt.decompose(tt.IRModule.from_onnx(random_program(3, seed, 1)), target, costs)
     assert plan.prediction.total <= round(best * 10**6)
+
+
+def test_branches_in_branches_fifty_deep_are_planned_in_seconds():
+    type_ = TensorType("float32", (8,))
+
+    def calls(level):
+        """Return the operations from a level on, which end in a branch with those of the next one."""
+        names = [f"v{level}_{place}" for place in range(-1, 20)]
+        names[0] = f"v{level - 1}_19" if level else "x"
+        body = [Call("onnx.Relu", (before,), (Value(name, type_),), source=name) for before, name in pairwise(names)]
+        if level == 49:
+            return body
+        inner = calls(level + 1)
+        other = Call("onnx.Abs", (names[-1],), (Value(f"e{level}", type_),), source=f"e{level}")
+        regions = tuple(
+            (branch, Function(branch, (), tuple(made), (made[-1].outputs[0].name,)))
+            for branch, made in (("then_branch", inner), ("else_branch", [other]))
+        )
+        return [*body, Call("onnx.If", ("c",), (Value(f"f{level}", type_),), regions=regions, source=f"if{level}")]
+
+    params = Value("x", type_), Value("c", TensorType("bool", ()))
+    main = Function("main", params, tuple(calls(0)), ("f0",), opsets=(("", 18),))
+    begin = time.process_time()
+    plan = tt.decompose(tt.IRModule((main,)), "[gpu=onnxruntime,npu=onnxruntime,cpu=numpy](host=@cpu)")
+    # It takes 5 s if each check of a branch copies all values around it name by name.
+    assert time.process_time() - begin < 4
+    assert len(plan.subgraphs) == 1

@@ -332,6 +332,10 @@ class Function:
         Returns:
             Names, each once, in order of first use; empty unless this is a nested body.
         """
+        return self._captures
+
+    @cached_property
+    def _captures(self) -> tuple[str, ...]:
         own = self.types
         used = [name for call in self.body for name in call.uses()] + list(self.results)
         return tuple(dict.fromkeys(name for name in used if name and name not in own))

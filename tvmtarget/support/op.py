@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -202,9 +201,9 @@ class Op:
             The operations, body by body, in order.
         """
         for _, body in self.call.regions:
-            # The map of the inner body is first, because its names hide equal names around it.
-            types = ChainMap(dict(body.types), dict(self.types))
-            constants = ChainMap({constant.name: constant for constant in body.constants}, dict(self.constants))
+            # Names of the inner body hide equal names around it.
+            types = {**self.types, **body.types}
+            constants = {**self.constants, **{constant.name: constant for constant in body.constants}}
             read = frozenset(body.results).union(*(call.uses() for call in body.body))
             for call in body.body:
                 yield Op(call, types, constants, read, self.opsets)
