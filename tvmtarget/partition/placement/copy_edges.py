@@ -1,4 +1,4 @@
-"""Values as edges for many groups: their cost is a sum over the groups that readers are in.
+"""Values as edges for many groups or many readers: their cost is a sum over the groups that readers are in.
 
 Each reader of a value is in some group, and those in one group share a copy. The least cost is therefore a minimum over
 the ways to divide readers into blocks, of the cost of each block in its best group: as tables of two groups for each
@@ -160,17 +160,18 @@ class _Shares:
         return shares.reshape(cost.shape)
 
 
-def costs_at_home(problem: LabelingProblem) -> _Floats:
+def costs_at_home(problem: LabelingProblem, values: Ints) -> _Floats:
     """Return what copies of final results cost, which the edges of `AdditiveCosts` leave out.
 
     Args:
         problem: the labeling problem.
+        values: numbers of those that have such edges.
 
     Returns:
         Costs by label (row) and atom (column).
     """
     costs = np.zeros((len(problem.domains), len(problem.costs)))
-    values = np.flatnonzero(problem.is_live_out & (problem.producer >= 0))
+    values = values[(problem.is_live_out & (problem.producer >= 0))[values]]
     home = problem.pair_costs[problem.cost_index[values], :, problem.home].T[problem.domains]
     np.add.at(costs.T, problem.producer[values], home.T)
     return costs
@@ -229,25 +230,27 @@ class AdditiveCosts:
         single = (leaving, without) if is_full.all() else (none, full)
         return cls(np.stack([leaving, none, single[0]]), _merged_rows(np.stack([without, with_copy, single[1]])))
 
-    def entries(self, problem: LabelingProblem) -> int:
-        """Return how many table entries the edges of a problem have.
+    def entries(self, problem: LabelingProblem, values: Ints) -> int:
+        """Return how many table entries the edges of values have.
 
         Args:
             problem: the labeling problem.
+            values: their numbers.
 
         Returns:
-            Their number.
+            The number of entries.
         """
-        counts = np.diff(problem.start)
+        counts = np.diff(problem.start)[values]
         subsets = (1 << np.minimum(counts, MAX_READERS)) - 1
         tables = (subsets * -(-counts // MAX_READERS)).sum()
         return int(tables * self.other.shape[-2] * self.other.shape[-1])
 
-    def edges(self, problem: LabelingProblem) -> list[BlockEdges]:
-        """Return edges for the values of a labeling problem, as a relaxation.
+    def edges(self, problem: LabelingProblem, values: Ints) -> list[BlockEdges]:
+        """Return edges for values of a labeling problem, as a relaxation.
 
         Args:
             problem: the labeling problem.
+            values: their numbers.
 
         Returns:
             Edges that cost no more than the copies of the values, but for those of final results to the driver.
@@ -255,25 +258,25 @@ class AdditiveCosts:
         counts = np.diff(problem.start)
         found = []
         for size in range(1, MAX_READERS + 1):
-            values = tails_first(problem.producer, np.flatnonzero(counts == size))
-            readers = problem.readers[problem.start[values] + np.arange(size)[:, None]]
-            found.append((values, readers, np.ones(len(values))))
-        many = tails_first(problem.producer, np.flatnonzero(counts > MAX_READERS))
+            own = tails_first(problem.producer, values[counts[values] == size])
+            readers = problem.readers[problem.start[own] + np.arange(size)[:, None]]
+            found.append((own, readers, np.ones(len(own))))
+        many = tails_first(problem.producer, values[counts[values] > MAX_READERS])
         parts = -(-counts[many] // MAX_READERS)
-        values = np.repeat(many, parts)
+        own = np.repeat(many, parts)
         # The last edge of a value has some of its first readers again.
-        first = MAX_READERS * (np.arange(len(values)) - np.repeat(np.cumsum(parts) - parts, parts))
-        places = (first + np.arange(MAX_READERS)[:, None]) % counts[values]
-        readers = problem.readers[problem.start[values] + places]
-        found.append((values, readers, np.repeat(parts, parts).astype(np.float64)))
+        first = MAX_READERS * (np.arange(len(own)) - np.repeat(np.cumsum(parts) - parts, parts))
+        places = (first + np.arange(MAX_READERS)[:, None]) % counts[own]
+        readers = problem.readers[problem.start[own] + places]
+        found.append((own, readers, np.repeat(parts, parts).astype(np.float64)))
         edges = []
-        for values, readers, shares in found:
-            if len(values):
+        for own, readers, shares in found:
+            if len(own):
                 single = 2 if len(readers) == 1 else 0
-                kinds = np.where(problem.is_live_out[values], 1, single), problem.cost_index[values]
+                kinds = np.where(problem.is_live_out[own], 1, single), problem.cost_index[own]
                 leaving = self.leaving[kinds].T / shares
                 cost = np.ascontiguousarray(np.moveaxis(self.other[kinds], 0, 2)) / shares
-                edges.append(BlockEdges(problem, values, readers, leaving, cost, has_shares=bool((shares > 1).any())))
+                edges.append(BlockEdges(problem, own, readers, leaving, cost, has_shares=bool((shares > 1).any())))
         return edges
 
 

@@ -40,6 +40,10 @@ MOMENTUM, DELAY = 0.8, 3
 # nested trees, as what values save by detours depends on the set.
 MAX_GROUPS, MAX_NESTED_GROUPS = 5, 7
 
+# Readers of one edge with a table of sets: of many, each may only take a small part of a step, so that the ascent is
+# slow. Costs of copies of values with more readers are a sum over groups, too; in nested trees this loses more.
+MAX_READERS, MAX_NESTED_READERS = 16, 64
+
 # Edges of one value share its copies anew after so many steps.
 SHARING = 2
 
@@ -65,13 +69,13 @@ class DualAscent:
     Attributes:
         bound: a cost that no labeling goes below; 0 where the problem is too large.
         steps: how many steps are left.
-        is_relaxed: whether labels are in many groups, for which costs of copies are relaxed (`copy_edges.py`).
+        is_relaxed: whether labels are in many groups, for which costs of all copies are relaxed (`copy_edges.py`).
         call_prices: what a call of each label is priced at beside its launch.
     """
 
     def __init__(self, problem: LabelingProblem, detours: Detours | None = None) -> None:
-        width = problem.pair_costs.shape[-1]
-        self.is_relaxed = width > (MAX_NESTED_GROUPS if detours is not None and detours.systems else MAX_GROUPS)
+        width, is_nested = problem.pair_costs.shape[-1], detours is not None and bool(detours.systems)
+        self.is_relaxed = width > (MAX_NESTED_GROUPS if is_nested else MAX_GROUPS)
         if not self.is_relaxed and len(problem.pair_costs) * width << width > MAX_SHARED:
             problem = problem.relaxed()
         self.problem = problem
@@ -81,19 +85,23 @@ class DualAscent:
         if problem.pair_costs.size > MAX_COSTS:
             return
         energy = energy_of(problem, 0.0)
-        copies = AdditiveCosts.of(problem) if self.is_relaxed else None
-        self.steps = _steps(_entries_of_sets(energy) if copies is None else copies.entries(problem))
+        most_readers = -1 if self.is_relaxed else MAX_NESTED_READERS if is_nested else MAX_READERS
+        is_additive = np.diff(problem.start) > most_readers
+        additive, others = np.flatnonzero(is_additive), np.flatnonzero(~is_additive)
+        copies = AdditiveCosts.of(problem) if len(additive) else None
+        entries = _entries_of_sets(energy, others) if len(others) else 0
+        self.steps = _steps(entries + (copies.entries(problem, additive) if copies else 0))
         if not self.steps:
             return
-        self._saved = 0 if detours is None or not self.is_relaxed else detours.most(problem)
+        self._saved = 0 if detours is None else detours.most(problem, additive)
         self._unary: _Floats = problem.allowed_costs.T.astype(np.float64)
         self._most = energy.total(self._unary.argmin(axis=0)) + int(problem.launches.sum())
-        self._parts: list[Edges]
-        if copies is None:
-            self._parts = [SetEdges(problem, energy, *part, detours) for part in _edges_by_sets(energy)]
-        else:
-            self._unary += costs_at_home(problem)
-            self._parts = [*copies.edges(problem)]
+        self._parts: list[Edges] = []
+        if len(others):
+            self._parts += [SetEdges(problem, energy, *part, detours) for part in _edges_by_sets(energy, others)]
+        if copies:
+            self._unary += costs_at_home(problem, additive)
+            self._parts += copies.edges(problem, additive)
         for part in self._parts:
             part.exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
@@ -263,12 +271,12 @@ class DualAscent:
         return sum((part.by_label(*pair) for part, pair in zip(self._parts, minima, strict=True)), self._unary)
 
 
-def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
+def _edges_by_sets(energy: Energy, edges: Ints) -> list[tuple[Ints, Bools]]:
     """Return the edges of one reader at most, then the others, with the sets of groups that readers may be in."""
     width = energy.pair_costs.shape[-1]
-    count = np.bincount(energy.owner, minlength=len(energy.producer))
-    parts = ((np.flatnonzero(count < 2), _sets(width, 1)), (np.flatnonzero(count >= 2), _sets(width, width)))
-    return [(tails_first(energy.producer, edges), sets) for edges, sets in parts if len(edges)]
+    count = np.bincount(energy.owner, minlength=len(energy.producer))[edges]
+    parts = ((edges[count < 2], _sets(width, 1)), (edges[count >= 2], _sets(width, width)))
+    return [(tails_first(energy.producer, own), sets) for own, sets in parts if len(own)]
 
 
 def _steps(entries: int) -> int:
@@ -278,9 +286,10 @@ def _steps(entries: int) -> int:
     return min(MAX_STEPS, max(LEAST_STEPS, WORK // entries))
 
 
-def _entries_of_sets(energy: Energy) -> int:
+def _entries_of_sets(energy: Energy, edges: Ints) -> int:
     width, counts = energy.pair_costs.shape[-1], np.bincount(energy.owner, minlength=len(energy.producer))
-    return sum(len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy))
+    parts = _edges_by_sets(energy, edges)
+    return sum(len(sets) * (width * len(own) + int(counts[own].sum())) for own, sets in parts)
 
 
 def _pairs_on_paths(paths: Mapping[int, Sequence[int]], shape: tuple[int, ...]) -> tuple[Ints, Ints, Bools]:
