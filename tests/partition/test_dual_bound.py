@@ -316,6 +316,18 @@ def test_the_bound_holds_for_labelings_that_keep_atoms_apart_and_limits_on_calls
     assert np.mean(reached) > 0.98 > 0.95 > np.mean(without)
 
 
+@pytest.mark.parametrize("limit", ["MAX_COSTS", "MAX_ENTRIES"])
+def test_problems_with_too_large_tables_have_no_bound(monkeypatch, limit):
+    monkeypatch.setattr(dual_bound, limit, 0)
+    problem = drawn(0)
+    ascent = DualAscent(problem)
+    ascent.keep_apart([(0, 1)])
+    ascent.keep_together([(0, 1)])
+    ascent.charge_calls(np.zeros(len(problem.costs), dtype=np.int64), graph_of(problem))
+    ascent.climb(10)
+    assert (ascent.bound, ascent.steps) == (0, 0)
+
+
 @pytest.mark.parametrize("by_edge", [False, True])
 def test_edges_of_pairs_have_the_minima_of_tables_of_both_labels(by_edge):
     rng = np.random.default_rng(4)

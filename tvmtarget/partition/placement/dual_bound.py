@@ -198,7 +198,7 @@ class DualAscent:
         Args:
             pairs: atoms that must have different labels.
         """
-        self._require(pairs, equal=self._most, unequal=0)
+        self._require(pairs, is_equal=False)
 
     def keep_together(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Add costs, as large as the whole, where two atoms have different labels.
@@ -206,11 +206,12 @@ class DualAscent:
         Args:
             pairs: atoms that must have the same label.
         """
-        self._require(pairs, equal=0, unequal=self._most)
+        self._require(pairs, is_equal=True)
 
-    def _require(self, pairs: Sequence[tuple[int, int]], equal: int, unequal: int) -> None:
+    def _require(self, pairs: Sequence[tuple[int, int]], *, is_equal: bool) -> None:
         if self.steps and pairs:
             first, second = np.array(pairs, dtype=np.int64).T
+            equal, unequal = (0, self._most) if is_equal else (self._most, 0)
             self._add(first, second, equal, np.full((len(self.problem.domains), 1), unequal))
 
     def climb(self, steps: int, total: int | None = None) -> None:
