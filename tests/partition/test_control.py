@@ -24,6 +24,7 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.control.carried_dimensions import with_open_carried_dimensions
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.verify import verify_plan
+from tvmtarget.support.strategy import Strategy
 
 ROOT = Path(__file__).parents[2]
 
@@ -632,15 +633,15 @@ def test_bodies_and_the_operations_around_them_are_placed_together(seed, best):
     assert plan.prediction.total <= round(best * 10**6)
 
 
-def test_branches_in_branches_fifty_deep_are_planned_in_seconds():
+def _branches_in_branches(depth):
+    """Return a program with 20 operations on each level, which end in a branch with those of the next one."""
     type_ = TensorType("float32", (8,))
 
     def calls(level):
-        """Return the operations from a level on, which end in a branch with those of the next one."""
         names = [f"v{level}_{place}" for place in range(-1, 20)]
         names[0] = f"v{level - 1}_19" if level else "x"
         body = [Call("onnx.Relu", (before,), (Value(name, type_),), source=name) for before, name in pairwise(names)]
-        if level == 49:
+        if level == depth - 1:
             return body
         inner = calls(level + 1)
         other = Call("onnx.Abs", (names[-1],), (Value(f"e{level}", type_),), source=f"e{level}")
@@ -651,9 +652,25 @@ def test_branches_in_branches_fifty_deep_are_planned_in_seconds():
         return [*body, Call("onnx.If", ("c",), (Value(f"f{level}", type_),), regions=regions, source=f"if{level}")]
 
     params = Value("x", type_), Value("c", TensorType("bool", ()))
-    main = Function("main", params, tuple(calls(0)), ("f0",), opsets=(("", 18),))
+    return tt.IRModule((Function("main", params, tuple(calls(0)), ("f0",), opsets=(("", 18),)),))
+
+
+def test_branches_in_branches_fifty_deep_are_planned_in_seconds():
+    module = _branches_in_branches(50)
     begin = time.process_time()
-    plan = tt.decompose(tt.IRModule((main,)), "[gpu=onnxruntime,npu=onnxruntime,cpu=numpy](host=@cpu)")
+    plan = tt.decompose(module, "[gpu=onnxruntime,npu=onnxruntime,cpu=numpy](host=@cpu)")
     # It takes 5 s if each check of a branch copies all values around it name by name.
     assert time.process_time() - begin < 4
     assert len(plan.subgraphs) == 1
+
+
+def test_operations_of_nested_bodies_are_checked_once_at_any_depth(monkeypatch):
+    checked, check = [], Strategy.check_limits
+    monkeypatch.setattr(Strategy, "check_limits", lambda self, op: checked.append(op.call.source) or check(self, op))
+    counts = []
+    for depth in (10, 40):
+        checked.clear()
+        tt.decompose(_branches_in_branches(depth), "[gpu=onnxruntime,cpu=numpy](host=@cpu)")
+        counts.append(len(checked) / depth)
+    # Sixteen times as many in all if the operations below each branch are checked again for it.
+    assert counts[1] < 1.1 * counts[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -76,6 +76,10 @@ def reject(code: Code, message: str = "", *, hint: str = "", dims: Iterable[obje
     return Reject(code, ": ".join(filter(None, (message, unknown))), hint)
 
 
+# A strategy, an operation, and why the strategy does not support it.
+_Answer: TypeAlias = tuple[object, Call, Reject | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operation and what is known of its values.
@@ -86,6 +90,8 @@ class Op:
         constants: constants of the function, by name.
         read: names of the values that anything reads.
         opsets: versions of operator sets, by domain.
+        known: answers about operations of nested bodies, each with the strategy and the operation, by the identities of
+            both; new answers are added to them. None if they are not kept.
     """
 
     call: Call
@@ -93,6 +99,7 @@ class Op:
     constants: Mapping[str, Constant]
     read: Container[str]
     opsets: Mapping[str, int]
+    known: dict[tuple[int, int], _Answer] | None = field(default=None, compare=False, repr=False)
 
     @property
     def kind(self) -> str:
@@ -206,7 +213,7 @@ class Op:
             constants = {**self.constants, **{constant.name: constant for constant in body.constants}}
             read = frozenset(body.results).union(*(call.uses() for call in body.body))
             for call in body.body:
-                yield Op(call, types, constants, read, self.opsets)
+                yield Op(call, types, constants, read, self.opsets, self.known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -526,7 +526,16 @@ class Strategy:
         return self._checked_answer(partial(method, self), op, op.kind, first=op)
 
     def _check_nested(self, op: Op) -> Reject | None:
-        return next((rejection for inner in op.nested() if (rejection := self.check(inner)) is not None), None)
+        known = {} if op.known is None else op.known
+        for inner in op.nested():
+            key = id(self), id(inner.call)
+            if key not in known:
+                # Strategy and operation are kept too, because the id of an object that was freed can be reused.
+                known[key] = self, inner.call, self.check(inner)
+            *_, rejection = known[key]
+            if rejection is not None:
+                return rejection
+        return None
 
 
 def plugin_error(problem: str, error: Exception) -> TvmTargetError:

@@ -73,7 +73,10 @@ class Feasibility:
         self._met: dict[tuple[Requirement, ...], npt.NDArray[np.bool_]] = {}
         self._met_by: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
+        self._requirements_below: dict[int, Mapping[int, tuple[Requirement, ...]]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
+        # Answers about operations of nested bodies, which are part of the answers about each operation around them.
+        self._known_nested: dict[tuple[int, int], tuple[object, Call, Reject | None]] = {}
         self._columns = {leaf.path: place for place, leaf in enumerate(self.leaves)}
         self._strategies = {leaf.path: self._strategy_at(leaf) for leaf in self.leaves}
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
@@ -257,7 +260,7 @@ class Feasibility:
     def _row(self, index: int) -> tuple[npt.NDArray[np.bool_], bool]:
         """Return which leaves support an operation, and whether a strategy read a constant to decide."""
         constants = _ReadTracker(self.program.constants)
-        op = replace(self.program.op(index), constants=constants)
+        op = replace(self.program.op(index), constants=constants, known=self._known_nested)
         row = np.zeros(len(self.leaves), dtype=np.bool_)
         is_shared = not self.assumed and not self.refused and index not in self.program.bodies
         meeting = self._meeting(self.program.requirements[index])
@@ -297,7 +300,7 @@ class Feasibility:
             if shared in self._shared_reasons:
                 return self._shared_reasons[shared]
             constants = _ReadTracker(self.program.constants)
-            op = replace(self.program.op(index), constants=constants)
+            op = replace(self.program.op(index), constants=constants, known=self._known_nested)
             reason = self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op), op)
             if reason is None and not constants.has_read:
                 self._supporting.add(shared)
@@ -696,11 +699,26 @@ class Feasibility:
 
     def _nested_constraint_reason(self, index: int, leaf: Site) -> Reject | None:
         """Return the first requirement in nested bodies that a leaf does not meet."""
+        column = self._columns[leaf.path]
+        if all(self._meeting(requirements)[column] for requirements in self._nested_requirements(index).values()):
+            return None
         for inner in self.program.nested(index):
             reason = self._constraint_reason(self.program.requirements[inner], leaf)
             if reason is not None:
                 return Reject(reason.code, f"of {self.program.body[inner].source!r} in it, {reason.message}")
         return None
+
+    def _nested_requirements(self, index: int) -> Mapping[int, tuple[Requirement, ...]]:
+        """Return the requirements of the operations in nested bodies of one by their identity, each tuple once."""
+        if index not in self.program.bodies:
+            return {}
+        if index not in self._requirements_below:
+            inner = [one for scope in self.program.bodies[index] for one in scope.calls]
+            found = {id(one): one for one in map(self.program.requirements.__getitem__, inner)}
+            for one in inner:
+                found.update(self._nested_requirements(one))
+            self._requirements_below[index] = found
+        return self._requirements_below[index]
 
     def unsupported(self) -> Iterator[int]:
         """Yield the operations that fit no site.
