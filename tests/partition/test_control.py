@@ -23,6 +23,7 @@ from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.control.carried_dimensions import with_open_carried_dimensions
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.support.strategy import Strategy
 
@@ -673,4 +674,27 @@ def test_operations_of_nested_bodies_are_checked_once_at_any_depth(monkeypatch):
         tt.decompose(_branches_in_branches(depth), "[gpu=onnxruntime,cpu=numpy](host=@cpu)")
         counts.append(len(checked) / depth)
     # Sixteen times as many in all if the operations below each branch are checked again for it.
+    assert counts[1] < 1.1 * counts[0]
+
+
+def test_times_of_operations_are_looked_up_as_often_for_each_branch_of_many(monkeypatch):
+    estimated, time_of = [], Estimates.time
+    monkeypatch.setattr(Estimates, "time", lambda self, *where: estimated.append(where) or time_of(self, *where))
+    type_, counts = TensorType("float32", (8,)), []
+    for count in (10, 80):
+        body = []
+        for place in range(count):
+            before, names = f"f{place - 1}" if place else "x", (f"t{place}", f"e{place}")
+            regions = tuple(
+                (label, Function(label, (), (Call(op, (before,), (Value(name, type_),), source=name),), (name,)))
+                for label, op, name in zip(("then_branch", "else_branch"), ("onnx.Exp", "onnx.Neg"), names, strict=True)
+            )
+            output = Value(f"f{place}", type_)
+            body.append(Call("onnx.If", ("c",), (output,), regions=regions, source=f"if{place}"))
+        params = Value("x", type_), Value("c", TensorType("bool", ()))
+        main = Function("main", params, tuple(body), (f"f{count - 1}",), opsets=(("", 18),))
+        estimated.clear()
+        tt.decompose(tt.IRModule((main,)), "[gpu=onnxruntime,cpu=numpy](host=@cpu)", "roofline")
+        counts.append(len(estimated) / count)
+    # Six times as many in all if each branch looks up the times of all others again.
     assert counts[1] < 1.1 * counts[0]

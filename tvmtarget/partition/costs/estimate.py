@@ -25,7 +25,7 @@ from tvmtarget.support.strategy import Op
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.topology import Site
 
-__all__ = ["Estimate", "Estimates", "cost_text"]
+__all__ = ["Estimate", "Estimates", "SignatureTimes", "cost_text"]
 
 MICROSECOND = 10**6
 
@@ -68,6 +68,21 @@ def cost_text(cost: int, unit: Unit) -> str:
     return f"{digits} {unit}"
 
 
+@dataclass(frozen=True, slots=True)
+class SignatureTimes:
+    """The times of all signatures on a leaf.
+
+    Attributes:
+        by_signature: picoseconds, None where unknown.
+        longest: the longest of those known.
+        has_unknown: whether any is unknown.
+    """
+
+    by_signature: list[int | None]
+    longest: int
+    has_unknown: bool
+
+
 class Estimates:
     """Estimates for one program on one target; each is computed once.
 
@@ -99,6 +114,7 @@ class Estimates:
         self.has_errors = costs.doubt > 0 or any(op.stdev for op in costs.ops)
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
+        self._signature_times: dict[tuple[str, bool], SignatureTimes] = {}
         self._matched: set[int] = set()  # indices of `costs.ops` that matched an operation
         self._matched_subgraphs: set[tuple[str, str]] = set()  # (site, structure) of the functions of plans
 
@@ -117,10 +133,7 @@ class Estimates:
             self._times[key] = replace(self._estimate(index, leaf), unit=self.costs.unit)
         return self._times[key]
 
-    def _by_signature(self, leaf: Site) -> list[Estimate]:
-        return [self.time(first, leaf) for first in self.program.representatives]
-
-    def times(self, leaf: Site, *, at_worst: bool = False) -> list[int | None]:
+    def times(self, leaf: Site, *, at_worst: bool = False) -> SignatureTimes:
         """Return the times of all signatures on a leaf.
 
         Args:
@@ -128,10 +141,15 @@ class Estimates:
             at_worst: add the error of each estimate.
 
         Returns:
-            Picoseconds by signature, None where unknown.
+            The times, computed once.
         """
-        found = self._by_signature(leaf)
-        return [None if one.time is None else one.time + (one.error if at_worst else 0) for one in found]
+        key = leaf.path, at_worst
+        if key not in self._signature_times:
+            found = [self.time(first, leaf) for first in self.program.representatives]
+            times = [None if one.time is None else one.time + (one.error if at_worst else 0) for one in found]
+            longest = max((time for time in times if time is not None), default=0)
+            self._signature_times[key] = SignatureTimes(times, longest, None in times)
+        return self._signature_times[key]
 
     def times_by_op(self, leaf: Site) -> list[int | None]:
         """Return the times of all operations on a leaf.
@@ -142,7 +160,7 @@ class Estimates:
         Returns:
             Picoseconds by operation, None where unknown.
         """
-        times = self.times(leaf)
+        times = self.times(leaf).by_signature
         return [times[number] for number in self.program.signatures]
 
     def launch(self, leaf: Site) -> int:

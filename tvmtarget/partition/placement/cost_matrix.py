@@ -17,7 +17,7 @@ import numpy as np
 from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
-from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.estimate import Estimates, SignatureTimes
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
@@ -346,31 +346,33 @@ def _shared_routes(
 
 def _shift(
     level: Level,
-    times: Collection[Sequence[int | None]],
+    times: Collection[SignatureTimes],
     copy_times: Sequence[Sequence[Sequence[int | None]]],
     values: Values,
     launch: int,
 ) -> int:
     """Return how many binary digits to drop so that every sum fits `BITS`."""
-    longest = max((time for found in times for time in found if time is not None), default=0)
+    longest = max((found.longest for found in times), default=0)
     copies = [[cost for row in rows for cost in row] for rows in copy_times]
     max_copy = max((cost for found in copies for cost in found if cost is not None), default=0)
     atoms = sum(len(atom) for atom in level.atoms)
     width = len(copy_times[0]) if copy_times else 1
     known = float(longest + launch) * atoms + float(max_copy) * width * len(values.type_ids) + 1
-    has_unknown = any(None in found for found in copies) or any(None in found for found in times)
+    has_unknown = any(None in found for found in copies) or any(found.has_unknown for found in times)
     return max(0, ceil(log2(known) + log2(1 + atoms * has_unknown)) - BITS)
 
 
 def _atom_times(
-    feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], launch: int, shift: int
+    feasibility: Feasibility, level: Level, times: dict[str, SignatureTimes], launch: int, shift: int
 ) -> tuple[Ints, Ints]:
     """Return the known time of each atom under each option, and the number of its operations without one.
 
     In a system, an operation counts as unknown if its time on the first leaf that supports it is: it would stay there.
     """
-    signatures = feasibility.program.signature_array
     members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
+    # A level may have few of the signatures of a program.
+    signatures, places = np.unique(feasibility.program.signature_array[members], return_inverse=True)
+    numbers: list[int] = signatures.tolist()
     owner = np.repeat(np.arange(len(level.atoms)), [len(atom) for atom in level.atoms])
     known = np.zeros((len(level.atoms), len(level.options)), dtype=np.int64)
     unknown = np.zeros_like(known)
@@ -381,8 +383,9 @@ def _atom_times(
         least, is_first_unknown = np.full(len(members), ENDLESS), np.zeros(len(members), dtype=np.bool_)
         is_unsupported = np.ones(len(members), dtype=np.bool_)
         for leaf, column in zip(feasibility.leaves_below(site), feasibility.columns(site), strict=True):
-            flat = [ENDLESS if time is None else time >> shift for time in times[leaf.path]]
-            found = np.array(flat, dtype=np.int64)[signatures[members]]
+            of_leaf = map(times[leaf.path].by_signature.__getitem__, numbers)
+            flat = [ENDLESS if time is None else time >> shift for time in of_leaf]
+            found = np.array(flat, dtype=np.int64)[places]
             supported = feasibility.supported[members, column]
             is_first_unknown |= is_unsupported & supported & (found == ENDLESS)
             is_unsupported &= ~supported
@@ -395,7 +398,7 @@ def _atom_times(
 def _add_driven(
     feasibility: Feasibility,
     level: Level,
-    times: dict[str, list[int | None]],
+    times: dict[str, SignatureTimes],
     launch: int,
     shift: int,
     option: int,
@@ -413,7 +416,7 @@ def _add_driven(
         able = [leaf for leaf, column in leaves if feasibility.supported[index, column]]
         if index in program.bodies:
             able = [leaf for leaf in able if feasibility.supports_whole((index,), leaf)]
-        found = [times[leaf.path][program.signatures[index]] for leaf in able]
+        found = [times[leaf.path].by_signature[program.signatures[index]] for leaf in able]
         return [time >> shift for time in found if time is not None]
 
     def driven(index: int) -> tuple[float, int]:
