@@ -161,16 +161,19 @@ class _Tie:
         self.ties, self.place, self.numbers = ties, place, numbers
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tie) and self._label(other) == other._label(self) and self.numbers == other.numbers
+        if not isinstance(other, _Tie) or self.numbers != other.numbers:
+            return False
+        if self.place == other.place:  # it can come next again once its operands were read
+            return True
+        labels = self.ties.labels
+        return labels[self.place] == labels[other.place]
 
     __hash__ = None  # type: ignore[assignment]
 
     def __lt__(self, other: _Tie) -> bool:
-        return (self._label(other), self.numbers) < (other._label(self), other.numbers)
-
-    def _label(self, other: _Tie) -> tuple[int, int]:
-        """Return the label; nothing for the same operation, which can come next again once its operands were read."""
-        return (0, 0) if self.place == other.place else self.ties.labels[self.place]
+        labels = self.ties.labels
+        own, others = labels[self.place], labels[other.place]
+        return self.numbers < other.numbers if own == others else own < others
 
 
 class CanonicalRanks:
