@@ -18,7 +18,7 @@ from onnx import parser
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError
-from tvmtarget.ir.function import COPY, Call, Function, Value
+from tvmtarget.ir.function import COPY, Call, Function, Value, calls_in
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.control.carried_dimensions import with_open_carried_dimensions
@@ -663,6 +663,20 @@ def test_branches_in_branches_fifty_deep_are_planned_in_seconds():
     # It takes 5 s if each check of a branch copies all values around it name by name.
     assert time.process_time() - begin < 4
     assert len(plan.subgraphs) == 1
+
+
+def test_calls_of_nested_bodies_are_listed_at_any_depth():
+    def named(source, *bodies):
+        return Call("onnx.If", ("c",), (), regions=tuple((body.name, body) for body in bodies), source=source)
+
+    inner, last = Function("inner", (), (named("a"),), ()), 2000
+    for level in range(last):
+        other = Function("other", (), (named(f"e{level}"),), ())
+        inner = Function("inner", (), (named(f"if{level}", inner, other), named(f"z{level}")), ())
+    found = [call.source for call in calls_in(inner)]
+    before = [f"if{level}" for level in reversed(range(last))]
+    after = [name for level in range(last) for name in (f"e{level}", f"z{level}")]
+    assert found == [*before, "a", *after]
 
 
 def test_operations_of_nested_bodies_are_checked_once_at_any_depth(monkeypatch):

@@ -443,10 +443,16 @@ def calls_in(function: Function) -> Iterator[Call]:
     Yields:
         Each call before the calls in its nested bodies.
     """
-    for call in function.body:
-        yield call
-        for _, region in call.regions:
-            yield from calls_in(region)
+    # Generators in generators would pass each call on through all levels around it.
+    stack = [iter(function.body)]
+    while stack:
+        for call in stack[-1]:
+            yield call
+            if call.regions:
+                stack += [iter(region.body) for _, region in reversed(call.regions)]
+                break
+        else:
+            stack.pop()
 
 
 def map_calls(function: Function, change: Callable[[Call], Call]) -> Function:

@@ -400,10 +400,18 @@ class FlatProgram:
         Yields:
             Operations at any depth, each before those in its own bodies.
         """
-        for scope in self.bodies.get(index, ()):
-            for inner in scope.calls:
+        if index not in self.bodies:
+            return
+        # As in `calls_in`: generators in generators would pass each operation on through all levels around it.
+        stack = [iter(scope.calls) for scope in reversed(self.bodies[index])]
+        while stack:
+            for inner in stack[-1]:
                 yield inner
-                yield from self.nested(inner)
+                if inner in self.bodies:
+                    stack += [iter(scope.calls) for scope in reversed(self.bodies[inner])]
+                    break
+            else:
+                stack.pop()
 
     def with_nested(self, calls: Iterable[int]) -> Iterator[int]:
         """Yield operations, each followed by those in its nested bodies.
