@@ -15,6 +15,7 @@ import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import Backend, backend_named
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.subgraphs.convexity import best_convex_subset
 
 BOARD = "[npu=whole-npu,cpu=numpy](host=@cpu)"
@@ -108,6 +109,19 @@ COSTS = {
         for site, time in (("npu", 1), ("cpu", 6))
     ],
 }
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_a_site_of_a_small_memory_gets_one_program_too(seed):
+    """Plans that memories hold are compared without what moved operations off the site."""
+    module = tt.IRModule.from_onnx(random_graph(6, seed))
+    size = max(output.type.nbytes for call in module.main.body for output in call.outputs)
+    sites = {"npu": {"launch": 1, "capacity": 3 * size}, "cpu": {"launch": 1}}
+    links = [{"src": "cpu", "dst": "npu", "latency": 1, "bandwidth": 1e12}]
+    board = tt.Target.parse(BOARD).replace(memory=(tt.Memory(name="sram", of=("npu",)),))
+    plan = tt.decompose(module, board, {**COSTS, "sites": sites, "links": links})
+    assert len(of_npu(plan)) <= 1
+    assert not any(use.missing for use in memory_uses(plan))
 
 
 def test_moved_operations_are_explained_and_kept_in_files(tmp_path):

@@ -31,7 +31,7 @@ from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Chooser
 from tvmtarget.partition.stages import Candidate, partition, run_stages
-from tvmtarget.partition.subgraphs.single_subgraph import leaving_ops
+from tvmtarget.partition.subgraphs.single_subgraph import split_programs
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.topology import Site, Topology
 
@@ -298,7 +298,7 @@ def fitting_plan(
             count += 1
             with suppress(InfeasibleError):
                 other = planned(again, choose, coupled)
-                if other is None or leaving_ops(feasibility, estimates, other.subgraphs):
+                if other is None:
                     continue
                 missing = [use.memory for use in memory_uses(other) if use.missing]
                 users = _ops_by_memory(other.sites(), plan.topology)
@@ -470,7 +470,8 @@ def planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomp
         coupled: requests that couple operations.
 
     Returns:
-        A plan that is not verified yet; None if weights fit in no way, or if it does not keep what couples operations.
+        A plan that is not verified yet; None if weights fit in no way, or if it does not keep what couples operations,
+        or has several subgraphs on a site that takes one program.
     """
     try:
         candidate = partition(Candidate(plan.request, plan.feasibility, plan.estimates, choose))
@@ -479,7 +480,8 @@ def planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomp
     assert candidate.root is not None
     assert plan.prediction is not None
     other = run_stages(replace(candidate, root=replace(candidate.root, least_time=plan.prediction.lower_bound)))
-    return other if keeps_colocation(other, coupled.colocation) and keeps_limits(other, coupled) else None
+    is_kept = keeps_colocation(other, coupled.colocation) and keeps_limits(other, coupled)
+    return other if is_kept and not split_programs(other.feasibility, other.subgraphs) else None
 
 
 def _promising_sites(plan: Decomposition, estimates: Estimates) -> Iterator[Mapping[str, str]]:

@@ -259,7 +259,7 @@ def _planned_once(
         again = replace(plan, program=feasibility.program, feasibility=feasibility, estimates=estimates)
         with suppress(InfeasibleError):
             other = planned(again, quick_chooser(feasibility, estimates, coupled, sites), coupled)
-            if other is not None and not leaving_ops(feasibility, estimates, other.subgraphs):
+            if other is not None:
                 return other
     return with_weights(request, feasibility, sites)
 

@@ -13,7 +13,7 @@ from tvmtarget.partition.subgraphs.convexity import best_convex_subset
 from tvmtarget.partition.subgraphs.subgraph_budget import alternative_leaves, ops_of, time_saved
 from tvmtarget.target.topology import Site
 
-__all__ = ["leaving_ops"]
+__all__ = ["leaving_ops", "split_programs"]
 
 
 def leaving_ops(
@@ -37,18 +37,35 @@ def leaving_ops(
         InfeasibleError: an operation that no other leaf supports is not in the set.
     """
     found: dict[int, frozenset[str]] = {}
-    for leaf in feasibility.leaves:
-        strategy = feasibility.strategy(leaf)
-        here = [subgraph for subgraph in subgraphs if subgraph.site == leaf.path]
-        if strategy is not None and strategy.subgraphs == "program" and len(here) > 1:
-            calls = [index for subgraph in here for index in subgraph.calls]
-            immovable = [index for index in calls if _is_immovable(feasibility, index, leaf)]
-            kept = _kept(feasibility, here, _gains(feasibility, estimates, calls, immovable, leaf))
-            if not kept.issuperset(immovable):
-                raise InfeasibleError(_error(feasibility, leaf, immovable, len(here)))
-            leaving = ops_of(feasibility, [index for index in calls if index not in kept])
-            found |= dict.fromkeys(leaving, frozenset((leaf.path,)))
+    for leaf, here in split_programs(feasibility, subgraphs):
+        calls = [index for subgraph in here for index in subgraph.calls]
+        immovable = [index for index in calls if _is_immovable(feasibility, index, leaf)]
+        kept = _kept(feasibility, here, _gains(feasibility, estimates, calls, immovable, leaf))
+        if not kept.issuperset(immovable):
+            raise InfeasibleError(_error(feasibility, leaf, immovable, len(here)))
+        leaving = ops_of(feasibility, [index for index in calls if index not in kept])
+        found |= dict.fromkeys(leaving, frozenset((leaf.path,)))
     return found
+
+
+def split_programs(
+    feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord]
+) -> list[tuple[Site, list[SubgraphRecord]]]:
+    """Find the sites which compile a single program but have several subgraphs.
+
+    Args:
+        feasibility: which leaf supports which operation.
+        subgraphs: subgraphs of a plan.
+
+    Returns:
+        The leaves, each with its subgraphs.
+    """
+    by_path: dict[str, list[SubgraphRecord]] = {}
+    for subgraph in subgraphs:
+        by_path.setdefault(subgraph.site, []).append(subgraph)
+    several = [(leaf, by_path[leaf.path]) for leaf in feasibility.leaves if len(by_path.get(leaf.path, ())) > 1]
+    strategies = [(leaf, here, feasibility.strategy(leaf)) for leaf, here in several]
+    return [(leaf, here) for leaf, here, one in strategies if one is not None and one.subgraphs == "program"]
 
 
 def _is_immovable(feasibility: Feasibility, index: int, leaf: Site) -> bool:
