@@ -437,6 +437,18 @@ def test_memories_that_are_too_full_after_all_rounds_are_emptied(monkeypatch):
     assert all(not use.missing for use in memory_uses(plan))
 
 
+@pytest.mark.parametrize(("share", "most"), [(0.05, 0.95), (0.1, 0.5)])
+def test_a_large_program_without_costs_uses_memories_that_hold_a_part_of_it(share, most):
+    """When a few operations left in each round, all of them had to leave after the last round."""
+    module = module_of(FAMILIES["random"](600))
+    total = sum(value.type.nbytes for call in module.main.body for value in call.outputs)
+    target = tree_of(4)
+    memories = tuple(memory.replace(bytes=int(share * total)) for memory in target.memory)
+    plan = tt.decompose(module, target.replace(memory=memories))
+    assert len(on(plan, "cpu")) <= most * 600
+    assert not any(use.missing for use in memory_uses(plan))
+
+
 def weighted(size, seed):
     """Return a random program whose operations mostly read weights as large as their results."""
     rng, main = random.Random(seed), module_of(FAMILIES["random"](size), seed).main

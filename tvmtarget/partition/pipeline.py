@@ -214,13 +214,16 @@ def _without_crowded(
 ) -> Decomposition:
     """Plan again with operations elsewhere that run while a memory is too full.
 
-    Those that lose the least time per byte go first, as many as have the missing bytes.
+    Those that lose the least time per byte go first, as many as have the missing bytes. Without costs, all of them go
+    in late rounds and, for large programs, in each: else the rounds would not suffice.
     """
+    is_quick = plan.prediction is None and (is_late or len(plan.program.body) > EXACT)
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
     for is_needed in (True, False):
         leaving = list[Iterable[int]]()
         for use in full:
-            leaving.append(_cheapest_of(plan, use) if is_needed else _ops_in(plan, use.memory))
+            needed = use.crowded if is_quick else _cheapest_of(plan, use)
+            leaving.append(needed if is_needed else _ops_in(plan, use.memory))
         closed = {use.memory for use in full} if is_late and is_needed else set[str]()
         other = _without_ops(request, plan, sites, full, leaving, closed)
         if other is not None:
