@@ -79,7 +79,7 @@ MAX_LIMIT_ROUNDS = 16
 
 # `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values. After
 # FEW_ROUNDS, what leaves a memory that is too full may go to no other one of these. Programs of more than EXACT
-# operations are planned in one way in each round.
+# operations, or with bodies, are planned in one way in each round.
 MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS, FEW_ROUNDS, EXACT = 32, 5, 8, 64
 
 # `with_weights`: rounds of moving weights out of memories.
@@ -255,7 +255,7 @@ def _cheapest_of(plan: Decomposition, use: MemoryUse) -> list[int]:
 def _planned_once(
     request: Request, plan: Decomposition, feasibility: Feasibility, sites: Mapping[str, str] | None
 ) -> Decomposition:
-    """Plan again with another view of what fits where; large programs in one way alone, not verified."""
+    """Plan again with another view of what fits where; in one way alone and not verified where rounds are quick."""
     estimates = _estimates(request, feasibility)
     if estimates is not None and _has_quick_rounds(plan):
         coupled = coupled_ops(feasibility.program, request.options)
@@ -268,8 +268,9 @@ def _planned_once(
 
 
 def _has_quick_rounds(plan: Decomposition) -> bool:
-    is_large = len(plan.program.body) > EXACT and not plan.program.bodies
-    return is_large and plan.prediction is not None and plan.options.objective == "latency"
+    """Return whether rounds plan in one way alone: for large programs and those with bodies."""
+    is_slow = len(plan.program.body) > EXACT or bool(plan.program.bodies)
+    return is_slow and plan.prediction is not None and plan.options.objective == "latency"
 
 
 def _without_full_memories(
