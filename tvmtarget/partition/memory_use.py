@@ -5,6 +5,9 @@ the last operation there has read it, or until it was copied to where it is read
 stay until the call that reads them ends. A copy is there while functions of that memory need it. The driver's memory
 has the inputs of the program from the beginning, and its results until the end. Values inside a function count too, in
 the order of its operations: a code generator that fuses operations needs less, one with scratch memory of its own more.
+
+Memories are judged while their own operations run. Copies that only pass through a memory, on a route or into a system,
+are not counted, and a driver's memory may hold more while other leaves run.
 """
 
 from __future__ import annotations
