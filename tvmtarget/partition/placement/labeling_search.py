@@ -60,8 +60,8 @@ PROMISING = 0.25
 MAX_DIVERSIFIED = 500
 
 # In small programs, expansion starts from every starting point, of which there are at least as many as labels, and
-# tries every label from each: so many expansions in all.
-MAX_EXPANDED = 1024
+# tries every label from each: so many expansions in all. With more than so many labels it starts from the dual alone.
+MAX_EXPANDED, MAX_LABELS = 1024, 24
 
 # The most paths for which calls of labels with limited subgraphs get a price.
 MAX_PRICED = 4
@@ -185,7 +185,7 @@ class LabelingSearch:
         found += [
             labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget, starts)[0]
         ]
-        if best.is_small:
+        if self._tries_all_starts:
             energy, most = energy_of(problem, LAUNCH_SHARES[0]), max(1, MAX_EXPANDED // len(problem.launches))
             nearest = starts if len(starts) <= most else sorted(starts, key=energy.total)[:most]
             found += expand_each(problem, LAUNCH_SHARES[0], budget, nearest)
@@ -215,6 +215,10 @@ class LabelingSearch:
             if bound < (1 - CLOSE_GAP) * best.total and best.is_small and not best.is_coupled:
                 climbing.restart([*found, *starts], MAX_RESTARTS)
         return bound
+
+    @property
+    def _tries_all_starts(self) -> bool:
+        return self.best.is_small and len(self._problem.launches) <= MAX_LABELS
 
     def _with_calls(self, bound: int, ascent: DualAscent | None, budget: Budget) -> int:
         """Return a lower bound that has calls, or the known one if that is higher; consider the labelings near it."""
@@ -254,7 +258,7 @@ class LabelingSearch:
         none where programs are small, where one cut is exact, and where the tables of the ascent would be too large.
         """
         is_large = len(problem.costs) > LARGE
-        if self.best.is_small or (len(problem.launches) <= 2 and not is_large):
+        if self._tries_all_starts or (len(problem.launches) <= 2 and not is_large):
             return [], None
         ascent = self._ascent(problem, self._coupled.apart)
         if not ascent.steps:
