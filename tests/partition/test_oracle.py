@@ -413,3 +413,16 @@ def test_large_programs_are_placed_jointly_in_systems_of_systems():
     target, costs = tree_of(TREES["one"]), costs_of(TREES["one"], 1)
     found = tt.decompose(module_of(FAMILIES["random"](2500)), target, costs).prediction
     assert found.total <= 1.005 * found.lower_bound
+
+
+@pytest.mark.parametrize("options", [{}, {"same_site": [["n3", "n150"]]}])
+def test_a_tree_of_many_levels_is_placed_jointly(options):
+    """Level by level, these plans on 33 leaves take more than six times as long."""
+    from benchmarks._graphs import FAMILIES, module_of
+    from benchmarks.nested import System, costs_of, tree_of
+
+    system: System = {"gpu": {}, "cpu": {}}
+    for _ in range(16):
+        system = {"x": system, "npu": {}, "cpu": {}}
+    found = tt.decompose(module_of(FAMILIES["random"](200)), tree_of(system), costs_of(system, 1), **options).prediction
+    assert found.total <= 1.03 * found.lower_bound

@@ -27,9 +27,10 @@ from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 
 __all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 
-# More leaves are decided level by level only, because tables of copies grow with their square, except for so few
-# operations that branch and bound is tried (`MAX_BRANCHED`) and these tables have no more than MAX_ENTRIES.
-MAX_LEAVES, MAX_ENTRIES = 24, 100_000
+# More leaves are decided level by level only, except for up to MAX_ENTRIES of the tables of copies, which grow with the
+# square of the leaves. Next choices have more leaves only where branch and bound is tried (`MAX_BRANCHED`), and up to
+# MAX_FEW_ENTRIES.
+MAX_LEAVES, MAX_ENTRIES, MAX_FEW_ENTRIES = 24, 2_000_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def joint_sites(
     Returns:
         The leaves and a lower bound; None where leaves or operations are too many, or atoms fit none.
     """
-    if not _is_decided_jointly(feasibility):
+    if not _is_within(feasibility, MAX_ENTRIES):
         return None
     try:
         leaves = _LevelOfLeaves(feasibility, estimates, coupled)
@@ -103,7 +104,7 @@ def next_joint_sites(
     Yields:
         The leaves; none where programs are too large to be decided jointly.
     """
-    if not _is_decided_jointly(feasibility):
+    if not _is_within(feasibility, MAX_FEW_ENTRIES if len(feasibility.program.top) <= MAX_BRANCHED else 0):
         return
     try:
         leaves = _LevelOfLeaves(feasibility, estimates, coupled)
@@ -115,9 +116,9 @@ def next_joint_sites(
     yield from map(leaves.sites, choices)
 
 
-def _is_decided_jointly(feasibility: Feasibility) -> bool:
-    leaves, ops = len(feasibility.leaves), len(feasibility.program.top)
-    return leaves <= MAX_LEAVES or (ops <= MAX_BRANCHED and leaves**2 * ops <= MAX_ENTRIES)
+def _is_within(feasibility: Feasibility, entries: int) -> bool:
+    leaves = len(feasibility.leaves)
+    return leaves <= MAX_LEAVES or leaves**2 * len(feasibility.program.top) <= entries
 
 
 class _LevelOfLeaves:
