@@ -183,7 +183,7 @@ def test_60_labels_in_two_memories_have_tables_of_two_groups():
 
 @pytest.mark.parametrize("readers", [64, 1])
 def test_the_bound_leaves_out_what_values_may_save_by_detours(monkeypatch, readers):
-    monkeypatch.setattr(dual_bound, "MAX_NESTED_READERS", readers)
+    monkeypatch.setattr(dual_bound, "MAX_READERS", readers)
     tree = tt.Target.parse("[s=[a=numpy,b=numpy,c=numpy](host=@c),d=numpy](host=@d)")
     system = tree.at("s").replace(memory=tuple(tt.Memory(name=f"m{slot}", of=(slot,)) for slot in "ab"))
     tree = tree.replace(targets=(system, tree.at("d")), memory=(tt.Memory(name="ms", of=("s",)),))
