@@ -25,7 +25,17 @@ from tvmtarget.target.tree import Target
 System: TypeAlias = Mapping[str, "System"]
 
 _LEAF: System = {}
+_DEVICES: System = {f"d{number}": _LEAF for number in range(5)} | {"cpu": _LEAF}
 _CORES: System = {f"cpu{number}": _LEAF for number in range(5)} | {"cpu": _LEAF}
+
+
+def _levels(count: int) -> System:
+    """Return systems in systems, each with a device."""
+    system: System = {"gpu": _LEAF, "cpu": _LEAF}
+    for _ in range(count):
+        system = {"x": system, "npu": _LEAF, "cpu": _LEAF}
+    return system
+
 
 TREES: Mapping[str, System] = {
     "one": {"a": {"gpu": _LEAF, "npu": _LEAF, "cpu": _LEAF}, "dsp": _LEAF, "cpu": _LEAF},
@@ -36,6 +46,8 @@ TREES: Mapping[str, System] = {
         "cpu": _LEAF,
     },
     "cores": {"a": _CORES, "b": _CORES, "c": _CORES, "cpu": _LEAF},
+    "levels": _levels(16),
+    "many": {f"s{number}": _DEVICES for number in range(10)} | {"cpu": _LEAF},
 }
 
 SIZES = (1_000, 2_500, 10_000)
