@@ -234,22 +234,42 @@ def _without_crowded(
 def _cheapest_of(plan: Decomposition, use: MemoryUse) -> list[int]:
     """Return the operations that run while a memory is too full, as many as have the missing bytes of values."""
     feasibility, estimates, program = plan.feasibility, plan.estimates, plan.program
-    leaves = [leaf for leaf in feasibility.leaves if leaf.domain == use.memory]
+    paths = frozenset(leaf.path for leaf in feasibility.leaves if leaf.domain == use.memory)
+    groups = [
+        ((index,), max(1, bytes_around(program, estimates, index)))
+        for index in use.crowded
+        if alternative_leaves(feasibility, index, paths)
+    ]
+    found, _ = _cheapest_groups(feasibility, estimates, use.memory, groups, use.missing)
+    return [index for calls in found for index in calls]
+
+
+def _cheapest_groups(
+    feasibility: Feasibility,
+    estimates: Estimates | None,
+    memory: str,
+    groups: Iterable[tuple[tuple[int, ...], int]],
+    missing: int,
+) -> tuple[list[tuple[int, ...]], int]:
+    """Return the groups of operations that lose the least time per byte outside a memory, and the bytes still missing.
+
+    Groups have bytes, and are taken until these are as many as are missing.
+    """
+    leaves = [leaf for leaf in feasibility.leaves if leaf.domain == memory]
     paths = frozenset(leaf.path for leaf in leaves)
-    movable = [index for index in use.crowded if alternative_leaves(feasibility, index, paths)]
-    nbytes = {index: max(1, bytes_around(program, estimates, index)) for index in movable}
 
-    def loss(index: int) -> tuple[float, int]:
-        saved = 0 if estimates is None else time_saved(feasibility, estimates, (index,), leaves[0], paths)
-        return saved / nbytes[index], -index
+    def loss(group: tuple[tuple[int, ...], int]) -> tuple[float, tuple[int, ...]]:
+        calls, nbytes = group
+        saved = 0 if estimates is None else time_saved(feasibility, estimates, calls, leaves[0], paths)
+        return saved / nbytes, tuple(-index for index in calls)
 
-    missing, found = use.missing, list[int]()
-    for index in sorted(movable, key=loss):
+    found = list[tuple[int, ...]]()
+    for calls, nbytes in sorted(groups, key=loss):
         if missing <= 0:
             break
-        found.append(index)
-        missing -= nbytes[index]
-    return found
+        found.append(calls)
+        missing -= nbytes
+    return found, missing
 
 
 def _planned_once(
@@ -363,9 +383,7 @@ def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str,
 
 def _without_weights(request: Request, feasibility: Feasibility, error: CapacityError) -> Feasibility | None:
     """Exclude operations from a memory until the weights of the others fit; None if the level tried all there is."""
-    leaves = [leaf for leaf in feasibility.leaves if leaf.domain == error.memory]
-    paths = frozenset(leaf.path for leaf in leaves)
-    estimates = _estimates(request, feasibility)
+    paths = frozenset(leaf.path for leaf in feasibility.leaves if leaf.domain == error.memory)
     movable = [
         (calls, nbytes)
         for calls, nbytes, tried in error.groups
@@ -373,20 +391,11 @@ def _without_weights(request: Request, feasibility: Feasibility, error: Capacity
             any(leaf.domain not in tried for leaf in alternative_leaves(feasibility, index, paths)) for index in calls
         )
     ]
-
-    def loss(group: tuple[tuple[int, ...], int]) -> tuple[float, tuple[int, ...]]:
-        calls, nbytes = group
-        saved = 0 if estimates is None else time_saved(feasibility, estimates, calls, leaves[0], paths)
-        return saved / nbytes, tuple(-index for index in calls)
-
-    refused, missing = dict(feasibility.refused), error.missing
-    for calls, nbytes in sorted(movable, key=loss):
-        if missing <= 0:
-            break
-        missing -= nbytes
-        reason = f"memory {error.memory!r} is too small for its weights beside those of other operations"
-        refused |= {(index, path): reason for index in calls for path in paths}
-    return feasibility.replace(refused=refused) if missing <= 0 else None
+    estimates = _estimates(request, feasibility)
+    found, missing = _cheapest_groups(feasibility, estimates, error.memory, movable, error.missing)
+    reason = f"memory {error.memory!r} is too small for its weights beside those of other operations"
+    leaving = {(index, path): reason for calls in found for index in calls for path in paths}
+    return feasibility.replace(refused={**feasibility.refused, **leaving}) if missing <= 0 else None
 
 
 def _estimates(request: Request, feasibility: Feasibility) -> Estimates | None:
