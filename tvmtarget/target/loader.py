@@ -288,9 +288,10 @@ class Reader(Generic[_N]):
 
     def _unknown_kind(self, name: str) -> UnknownNameError:
         """Return the error about a text whose kind is not registered: it may be a part of the name of a tag."""
+        names = {tag: fold(tag).lower() for tag in self._tags}
         by_fold: dict[str, list[str]] = {}
-        for tag in self._tags:
-            by_fold.setdefault(fold(tag.rpartition("/")[2]).lower(), []).append(tag)
+        for tag, one in names.items():
+            by_fold.setdefault(one.rpartition("/")[2], []).append(tag)
         folded = fold(name).lower()
         if folded == "native":
             tail = "; this machine is `native` alone in commands, Target.detect() in Python"
@@ -298,7 +299,7 @@ class Reader(Generic[_N]):
         if folded in _MEANT:
             tail = f"; did you mean {' or '.join(map(repr, _MEANT[folded]))}?"
             return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
-        having = sorted(tag for tag in self._tags if folded in fold(tag).lower().replace("/", "-").split("-"))
+        having = sorted(tag for tag, one in names.items() if folded in one.replace("/", "-").split("-"))
         if having and len(folded) > 3 and folded not in by_fold:
             more = "" if len(having) <= 3 else f" `tvmtarget tags {name}` lists all"
             tail = f"; did you mean the tag {' or '.join(map(repr, having[:3]))}?{more}"
@@ -309,7 +310,7 @@ class Reader(Generic[_N]):
 
             near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.85)
             tags = [repr(tag) for tag in by_fold[near[0]][:3]] if near else []
-            is_part = len(folded) > 2 and any(folded in fold(tag).lower() for tag in self._tags)
+            is_part = len(folded) > 2 and any(folded in one for one in names.values())
             listed = f"`tvmtarget tags {name}` lists tags with it" if is_part else "`tvmtarget kinds` lists them"
             tail = f"; did you mean the tag {' or '.join(tags)}?" if tags else f"; {listed}"
         return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
