@@ -191,7 +191,7 @@ def test_a_reason_and_the_summary_name_the_memory():
 
 
 def test_values_that_cannot_fit_are_rejected_with_the_operation_and_the_bytes():
-    text = r"'mb' holds 1023 bytes.* need 1 KiB, 1 byte too many: .* when 'n2' runs: 'v1' \(256 bytes\), .*'v0'"
+    text = r"'mb' holds 1023 bytes.* need 1 KiB, 1 byte too many: .* when 'n2' runs: 'v0' .*'v1' \(256 bytes\)"
     with pytest.raises(InfeasibleError, match=text):
         tt.decompose(chain(5), tree(4 * VALUE - 1), where={"op:Relu": "@b", "add": "@b"})
 
@@ -353,6 +353,62 @@ def test_inputs_and_results_of_the_program_are_in_the_memory_of_the_driver():
     plan = tt.decompose(layers(6), boards(2 * WEIGHT + 10 * VALUE, 100 * WEIGHT))
     by_memory = {use.memory: use for use in memory_uses(plan)}
     assert by_memory["n0/dram"].values == 3 * VALUE  # the input of the program, and that and the result of `n1`
+
+
+def widened(nbytes, *sites):
+    """Place `a`, `b` and `c`, between which values have eight times the size of the input and of the result.
+
+    The system `s` gets a memory of so many bytes for its driver, `s/h`, to which that of the whole, `h`, is linked.
+    """
+    eight = ", ".join(["%x"] * 8)
+    module = tt.IRModule.parse(f"""
+    func @main(%x: float32[1,64]) -> (float32[1,64]) opsets(onnx=17) {{
+      %a: float32[8,64] = onnx.Concat({eight}) {{axis=0}} as a
+      %b: float32[8,64] = onnx.Neg(%a) as b
+      %c: float32[1,64] = onnx.ReduceMax(%b) {{axes=[0]}} as c
+      return %c
+    }}""")
+    target = tt.Target.parse("[s=[p=onnxruntime,q=onnxruntime,h=numpy](host=@h),h=numpy](host=@h)")
+    memory = tuple(
+        tt.Memory(name=f"m{leaf}", bytes=nbytes if leaf == "h" else None, of=(leaf,)) for leaf in ("p", "q", "h")
+    )
+    links = tuple(LinkCost("s/h", other, 1.0, 1e9) for other in ("h", "s/p", "s/q"))
+    target = target.replace(targets=(target.targets[0].replace(memory=memory), target.targets[1]))
+    return tt.decompose(module, target, Costs(links=links), where=dict(zip("abc", sites, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("sites", "values", "moment"),
+    [
+        # On the way from `s/p` to `s/q`, `a`; the system's input is there until its driver ends.
+        (("@s/p", "@s/q", "@s/q"), 9, "while 'a' is copied"),
+        (("@s/h", "@s/p", "@s/h"), 10, "when 'c' runs"),
+        (("@s/p", "@h", "@s/p"), 9, "while 'a' is copied"),
+        (("@h", "@s/p", "@h"), 16, "while 'b' is copied"),
+    ],
+)
+def test_values_that_pass_through_the_memory_of_a_driver_count_there(sites, values, moment):
+    plan = widened(values * VALUE, *sites)
+    assert [use.values for use in memory_uses(plan)] == [values * VALUE]
+    with pytest.raises(InfeasibleError, match=f"'s/mh' .* {moment}"):
+        widened(values * VALUE - 1, *sites)
+
+
+def test_a_driver_whose_memory_does_not_hold_inputs_and_results_is_refused():
+    target = boards(2 * VALUE - 1, 100 * WEIGHT)
+    with pytest.raises(InfeasibleError, match=r"the inputs and results .* take 512 bytes there, 1 byte .*'v0' \(256"):
+        tt.decompose(layers(2), target, where={"*": "@n1"})
+    (use,) = (one for one in memory_uses(tt.decompose(layers(2), boards(2 * VALUE, 100 * WEIGHT))) if one.limit < 1024)
+    assert (use.memory, use.values, use.op, use.copied) == ("n0/dram", 2 * VALUE, "", "v2")
+    assert use.to_json()["copied"] == "v2"
+
+
+def test_weights_that_a_driver_passes_are_in_its_memory():
+    memories = (tt.Memory(name="ma", bytes=2 * WEIGHT, of=("a",)), tt.Memory(name="mb", of=("b",)))
+    target = tree(None).replace(memory=memories)
+    assert len(on(tt.decompose(layers(4), target, where={"*": "@b"}), "b")) == 4
+    with pytest.raises(InfeasibleError, match=r"'ma' .* keep 64 KiB of weights in functions \(`constants='bind'`"):
+        tt.decompose(layers(4), target, where={"*": "@b"}, constants="lift")
 
 
 def test_a_memory_for_few_values_does_not_scatter_a_program_whose_times_are_known():

@@ -1,33 +1,35 @@
-"""Bytes that a plan needs in each memory: weights, and values that are live at the same time.
+"""Bytes that a plan needs in each memory: weights, and values that are there at the same time.
 
-The driver runs subgraphs one after the other. A value is in the memory of the site that computes it from then on until
-the last operation there has read it, or until it was copied to where it is read; values that pass between functions
-stay until the call that reads them ends. A copy is there while functions of that memory need it. The driver's memory
-has the inputs of the program from the beginning, and its results until the end. Values inside a function count too, in
-the order of its operations: a code generator that fuses operations needs less, one with scratch memory of its own more.
-
-Memories are judged while their own operations run. Copies that only pass through a memory, on a route or into a system,
-are not counted, and a driver's memory may hold more while other leaves run.
+A plan is run step by step, as its drivers run it. A value is in the memory of the site that computes it from then on
+until the last operation there has read it, or until it was copied to where it is read; what a function reads and
+returns stays until its call ends, and a copy until the last call that reads it ends. Copies in other memories on the
+way count there. The driver's memory has the inputs of the program from the beginning, and its results until the end.
+Values inside a function count too, in the order of its operations: a code generator that fuses operations needs less,
+one with scratch memory of its own more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.human_units import bytes_text, counted
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.memory_capacity import capacities
 
-__all__ = ["MemoryUse", "bytes_around", "fits_memories", "memory_uses", "too_large_ops"]
+__all__ = ["MemoryUse", "bytes_around", "check_signature", "fits_memories", "memory_uses", "too_large_ops"]
 
 _MOST_NAMED = 4
 
@@ -39,13 +41,16 @@ class MemoryUse:
     Attributes:
         memory: the memory domain.
         limit: bytes that it holds.
-        weights: bytes of the constants that operations there read, each once.
+        weights: bytes of the constants that operations there read, or that drivers pass from there, each once.
         values: the most bytes of values that are there at the same time.
-        op: the operation that runs then.
-        live: the largest of these values, with their bytes.
-        crowded: operations, by number, that run while more is there than the memory holds.
+        op: the operation that runs then, in this memory or another one; '' if none does.
+        copied: the value that is copied then; '' if none is.
+        live: these values, with their bytes, the largest first.
+        crowded: operations there, by number, that run while more is there than the memory holds; of what others run or
+            copy meanwhile, the operations there that made the values.
         unknown: values of unknown size, which are not counted.
         during: the most bytes of values that are there during each call of a function there, by the path of the call.
+        passed: bytes of weights that only drivers need there.
     """
 
     memory: str
@@ -53,10 +58,12 @@ class MemoryUse:
     weights: int
     values: int
     op: str
+    copied: str = ""
     live: tuple[tuple[str, int], ...] = ()
     crowded: tuple[int, ...] = ()
     unknown: tuple[str, ...] = ()
     during: tuple[tuple[str, int], ...] = ()
+    passed: int = 0
 
     @property
     def missing(self) -> int:
@@ -71,18 +78,21 @@ class MemoryUse:
         return f"memory {self.memory!r} of {bytes_text(self.limit)}: {bytes_text(self.weights)} of weights, {used}"
 
     def to_json(self) -> dict[str, object]:
-        """Return bytes and the operation as data."""
+        """Return bytes, and what runs or is copied at the peak, as data."""
         facts: dict[str, object] = {"memory": self.memory, "limit": self.limit, "weights": self.weights}
-        return facts | {"values": self.values, "op": self.op, "unknown": len(self.unknown)}
+        copied = {"copied": self.copied} if self.copied else {}
+        return facts | {"values": self.values, "op": self.op, **copied, "unknown": len(self.unknown)}
 
     def problem(self) -> str:
-        """Return a message that the memory is too small, with the operation and its values."""
-        listed = ", ".join(f"{name!r} ({bytes_text(size)})" for name, size in self.live)
+        """Return a message that the memory is too small, and for what."""
+        copying = f"while {self.copied!r} is copied" if self.copied else "before any op"
+        then, listed = f"when {self.op!r} runs" if self.op else copying, _listed(self.live)
+        kept = f", keep {bytes_text(self.passed)} of weights in functions (`constants='bind'`)" if self.passed else ""
         return (
-            f"memory {self.memory!r} holds {bytes_text(self.limit)}, but in the best plan found its ops need "
+            f"memory {self.memory!r} holds {bytes_text(self.limit)}, but in the best plan found ops need "
             f"{bytes_text(self.weights + self.values)}, {bytes_text(self.missing)} too many: "
-            f"{bytes_text(self.weights)} of weights, and {bytes_text(self.values)} of values when {self.op!r} runs: "
-            f"{listed}; allow more ops elsewhere, or state a larger memory"
+            f"{bytes_text(self.weights)} of weights, and {bytes_text(self.values)} of values {then}: {listed}; "
+            f"allow more ops elsewhere{kept}, or state a larger memory"
         )
 
 
@@ -93,17 +103,14 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
         plan: the plan; with costs, their `symbolic_hints` give sizes to symbolic dimensions.
 
     Returns:
-        An entry for each memory with a limit that operations use, in the order of the first use.
+        An entry for each memory with a limit that something is in: those first that leaves work in, in this order.
     """
     stated = {} if plan.estimates is None else plan.estimates.capacities()
     limits = capacities(plan.topology, stated)
-    used = dict.fromkeys(plan.topology[record.site].domain for record in plan.subgraphs)
-    limited = {domain: limits[domain] for domain in used if domain in limits}
-    if not limited:
+    if not limits:
         return ()
-    schedule = _Schedule(plan)
-    spans = schedule.spans_by_domain(limited)
-    return tuple(schedule.use(domain, limit, spans[domain]) for domain, limit in limited.items())
+    run = _Run(plan)
+    return tuple(run.use(domain, limits[domain]) for domain in run.domains() if domain in limits)
 
 
 def fits_memories(plan: Decomposition) -> bool:
@@ -179,6 +186,32 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
     return found
 
 
+def check_signature(plan: Decomposition) -> None:
+    """Check that the memory of the driver holds the inputs and results of the program.
+
+    Args:
+        plan: a plan.
+
+    Raises:
+        InfeasibleError: if it does not.
+    """
+    program, estimates, home = plan.program, plan.estimates, plan.topology.home("")
+    limit = capacities(plan.topology, {} if estimates is None else estimates.capacities()).get(home)
+    names = dict.fromkeys((*(param.name for param in program.function.params), *program.function.results))
+    sizes = {name: _nbytes(program.types.get(name), estimates) or 0 for name in names if name not in program.constants}
+    needed, listed = sum(sizes.values()), _listed(sorted(sizes.items(), key=lambda one: -one[1]))
+    if limit is not None and needed > limit:
+        raise InfeasibleError(
+            f"memory {home!r} holds {bytes_text(limit)}, but the inputs and results of the program take "
+            f"{bytes_text(needed)} there, {bytes_text(needed - limit)} too many: {listed}; state a larger memory"
+        )
+
+
+def _listed(sizes: Iterable[tuple[str, int]]) -> str:
+    """Name the first values, with their bytes."""
+    return ", ".join(f"{name!r} ({bytes_text(size)})" for name, size in islice(sizes, _MOST_NAMED))
+
+
 def _nbytes(type_: Type | None, estimates: Estimates | None) -> int | None:
     """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
     if not isinstance(type_, TensorType):
@@ -186,174 +219,192 @@ def _nbytes(type_: Type | None, estimates: Estimates | None) -> int | None:
     return type_.nbytes if estimates is None else estimates.nbytes(type_)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """A value that is in a memory, from one operation to another, by their positions; `size` is None if unknown."""
+@dataclass(slots=True)
+class _Buffer:
+    """A value in a memory, with the first and the last step of a run that need it there; `size` is None if unknown.
 
-    name: str
-    begin: int
-    end: int
-    size: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """An operation that makes or reads a value: its position, its memory, and the first and last position of its call.
-
-    Without a memory, it needs the value wherever it is.
+    `op` is the operation that makes it, by number, if the function of a leaf runs that operation.
     """
 
-    position: int
-    domain: str | None
-    border: tuple[int, int]
+    name: str
+    size: int | None
+    begin: int
+    end: int
+    op: int | None = None
 
 
-class _Schedule:
-    """The operations of a plan in the order in which they run, with the call and the memory of each.
+# What a name stands for in a function; None for a constant of the function, or an operand that is absent.
+_Held: TypeAlias = "_Buffer | Constant | None"
 
-    Operations of nested bodies stand before their owner, whether the function of a leaf or a driver runs the bodies.
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of a run: an operation, by number, or the copy of a value; for neither, the start of the program.
+
+    `call` is the path of the call in which a leaf runs the operation; it is empty for what a driver runs.
+    """
+
+    domain: str
+    op: int | None = None
+    call: str = ""
+    copied: str = ""
+
+
+class _Run:
+    """One run of a partitioned module, step by step as its drivers and leaves make it.
+
+    Each nested body runs once, before its owner, whether the function of a leaf or a driver runs it.
     """
 
     def __init__(self, plan: Decomposition) -> None:
-        self.plan = plan
-        self.calls: list[int] = []
-        self.domains: list[str] = []
-        self.names: list[str] = []  # by position, the path of its call; empty for what a driver runs
-        # By position, the first and the last position of its call, or of the bodies that a driver runs.
-        self.borders: list[tuple[int, int]] = []
-        self.positions: dict[str, list[int]] = {}
-        self._records = {index: record for record in plan.subgraphs for index in record.calls}
-        self._add(plan.root)
+        self.plan, self.program = plan, plan.program
+        self._functions = {function.name: function for function in plan.outlined.functions}
+        self._subgraphs, self._driven = iter(plan.subgraphs), iter(plan.outlined.driven)
+        home = plan.topology.home("")
+        self.steps = [_Step(home)]
+        # By memory: what is there at some time, and operations by number of the step.
+        self.buffers: dict[str, list[_Buffer]] = {}
+        self.ops: dict[str, dict[int, int]] = {}
+        self.passed: dict[str, dict[str, Constant]] = {}  # constants that drivers read or copy there, by name
+        main = self._functions[plan.program.function.name]
+        arguments = [self._buffer(param.name, home, self._size(param), 0) for param in main.params]
+        results = self._call(main, arguments)
+        self._use((*arguments, *results))
 
-    def _add(self, node: PartitionNode) -> None:
-        if node.is_leaf and node.calls:
-            record = self._records[node.calls[0]]
-            self._extend(list(self._in_order(record.calls)), record.site, record.call, len(self.calls))
-            return
-        begin = len(self.calls)
-        for inner in (*node.parts, *node.bodies):
-            self._add(inner)
-        if node.bodies:
-            self._extend(node.calls, node.site.path, "", begin)
+    def _size(self, value: Value) -> int | None:
+        return _nbytes(value.type, self.plan.estimates)
 
-    def _extend(self, calls: Sequence[int], site: str, name: str, begin: int) -> None:
-        domain, first = self.plan.topology[site].domain, len(self.calls)
-        self.calls += calls
-        self.domains += [domain] * len(calls)
-        self.names += [name] * len(calls)
-        self.borders += [(begin, len(self.calls) - 1)] * len(calls)
-        self.positions.setdefault(domain, []).extend(range(first, len(self.calls)))
+    def _buffer(self, name: str, domain: str, size: int | None, begin: int, op: int | None = None) -> _Buffer:
+        buffer = _Buffer(name, size, begin, begin, op)
+        self.buffers.setdefault(domain, []).append(buffer)
+        return buffer
 
-    def _in_order(self, calls: Iterable[int]) -> Iterator[int]:
-        bodies = self.plan.program.bodies
-        for index in calls:
-            for scope in bodies.get(index, ()):
-                yield from self._in_order(scope.calls)
-            yield index
+    def _use(self, buffers: Iterable[_Held]) -> None:
+        """Have values in their memories until the last step so far."""
+        last = len(self.steps) - 1
+        for buffer in buffers:
+            if isinstance(buffer, _Buffer):
+                buffer.end = last
 
-    def spans_by_domain(self, limited: Container[str]) -> dict[str, list[_Span]]:
-        """Return the values that are in some memories, by memory."""
-        program, home, last = self.plan.program, self.plan.topology.home(""), len(self.calls) - 1
-        made, read, results = *self._accesses(), frozenset(program.function.results)
-        found: dict[str, list[_Span]] = {domain: [] for domain in self.positions if domain in limited}
-        for name in dict.fromkeys((*made, *read)):
-            size = 0 if name in program.constants else _nbytes(program.types.get(name), self.plan.estimates)
-            if size == 0:
-                continue
-            begin, reading, is_result = made.get(name), read.get(name, []), name in results
-            source = None if begin is None else begin.domain
-            copies: dict[str, tuple[int, int]] = {}
-            for one in reading:
-                if one.domain is not None and one.domain != source:
-                    first, end = copies.get(one.domain, one.border)
-                    copies[one.domain] = (min(first, one.border[0]), max(end, one.border[1]))
-            if source != home and (begin is None or is_result):  # an input, or a result that is copied there
-                copies[home] = (0 if begin is None else begin.border[1], last)
-            if begin is not None and source in found:
-                until = max((_end(begin, one) for one in reading), default=begin.position)
-                found[source].append(_Span(name, begin.position, last if is_result else until, size))
-            for domain, (first, end) in copies.items():
-                if domain in found:
-                    found[domain].append(_Span(name, first, end, size))
-        return found
+    def _pass(self, domain: str, constant: Constant) -> Constant:
+        self.passed.setdefault(domain, {})[constant.name] = constant
+        return constant
 
-    def _accesses(self) -> tuple[dict[str, _Access], dict[str, list[_Access]]]:
-        """Return where values are made, and where they are read, in order; inputs of the program are made nowhere."""
-        program = self.plan.program
-        places = {index: position for position, index in enumerate(self.calls)}
-        accesses = [_Access(*one) for one in zip(range(len(places)), self.domains, self.borders, strict=True)]
-        made = {name: accesses[places[index]] for name, index in program.producer.items()}
-        read: dict[str, list[_Access]] = {}
-        for index, access in zip(self.calls, accesses, strict=True):
-            call = program.body[index]
-            for name in filter(None, call.inputs):
-                read.setdefault(name, []).append(access)
-            if call.regions:
-                # What bodies read from around them is there until the last run of a body ends; a driver leaves it where
-                # it is.
-                until = replace(access, domain=None) if self._is_driven(access) else access
-                for name in call.uses():
-                    read.setdefault(name, []).append(until)
-        for scope in program.scopes[1:]:
-            owner = accesses[places[scope.owner]]  # type: ignore[index]
-            inner = [places[index] for index in program.with_nested(scope.calls)] or [owner.position]
-            begin, end = (
-                replace(owner, position=place, border=(place, place) if self._is_driven(owner) else owner.border)
-                for place in (min(inner), max(inner))
-            )
-            made |= {param.name: begin for param in scope.function.params}
-            for name in scope.function.results:
-                read.setdefault(name, []).append(end)
-        return made, read
+    def _call(self, function: Function, arguments: Sequence[_Held]) -> list[_Held]:
+        """Run a function: arguments and results are there until it ends."""
+        if function.attr("role") == "driver":
+            held = dict(zip((param.name for param in function.params), arguments, strict=True))
+            path = "" if function.constraint is None else function.constraint.path or ""
+            home = self.plan.topology.home(path)
+            held |= {constant.name: self._pass(home, constant) for constant in function.constants}
+            self._drive(function.body, home, held)
+            names = function.results
+        else:
+            record = next(self._subgraphs)
+            held = dict(zip(record.inputs, arguments, strict=True))
+            self._compute(record.calls, self.plan.topology[record.site].domain, record.call, held)
+            names = record.outputs
+        results = [held.get(name) for name in names]
+        self._use((*arguments, *results))
+        return results
 
-    def _is_driven(self, access: _Access) -> bool:
-        return not self.names[access.position]
+    def _drive(self, body: Iterable[Call], home: str, held: dict[str, _Held]) -> None:
+        """Run the calls of a driver, or of a body that it runs; `held` are the values by their names there."""
+        for call in body:
+            if call.op == COPY:
+                source, copy, dst = held.get(call.inputs[0]), call.outputs[0].name, str(call.attr("dst"))
+                if isinstance(source, Constant):
+                    held[copy] = self._pass(dst, source)
+                elif source is not None:
+                    self.steps.append(_Step(dst, copied=source.name))
+                    self._use([source])
+                    held[copy] = self._buffer(source.name, dst, source.size, len(self.steps) - 1)
+            elif call.callee is not None:
+                results = self._call(self._functions[call.callee], [held.get(name) for name in call.inputs])
+                held |= zip((output.name for output in call.outputs), results, strict=True)
+            else:
+                op = next(self._driven).call
+                for _, region in call.regions:
+                    self._enter(region.params, home, held)
+                    self._drive(region.body, home, held)
+                    self._use(map(held.get, region.results))
+                self._finish(op, home, "", call, held)
 
-    def use(self, domain: str, limit: int, spans: Sequence[_Span]) -> MemoryUse:
-        """Return what is needed of one memory, from the values that are there."""
-        program, here = self.plan.program, self.positions[domain]
-        read = {name for position in here for name in program.body[self.calls[position]].inputs}
-        weights = sum(program.constants[name].data.nbytes for name in read if name in program.constants)
-        known = [span for span in spans if span.size is not None]
-        loads = _sums(known, np.array(here))
-        at = here[int(loads.argmax())]
-        live = sorted(
-            (one for one in known if one.begin <= at <= one.end), key=lambda one: (-(one.size or 0), one.begin)
-        )
-        most: dict[str, int] = {}
-        for position, load in zip(here, loads.tolist(), strict=True):
-            if call := self.names[position]:
-                most[call] = max(load, most.get(call, 0))
-        full = [here[one] for one in np.flatnonzero(weights + loads > limit).tolist()]
+    def _compute(self, calls: Iterable[int], domain: str, path: str, held: dict[str, _Held]) -> None:
+        """Run operations of a leaf's function, or of a body that it runs; `held` are the values by name."""
+        for op in calls:
+            for scope in self.program.bodies.get(op, ()):
+                self._enter(scope.function.params, domain, held)
+                self._compute(scope.calls, domain, path, held)
+                self._use(map(held.get, scope.function.results))
+            self._finish(op, domain, path, self.program.body[op], held)
+
+    def _enter(self, params: Iterable[Value], domain: str, held: dict[str, _Held]) -> None:
+        """Have the parameters of a body from its first step on, in a memory if they are in no other one."""
+        first = len(self.steps)
+        for param in params:
+            held[param.name] = self._buffer(param.name, param.scope or domain, self._size(param), first)
+
+    def _finish(self, op: int, domain: str, path: str, call: Call, held: dict[str, _Held]) -> None:
+        """Run an operation after its bodies: what these read from around them is there until the last one ends."""
+        number = len(self.steps)
+        self.steps.append(_Step(domain, op, path))
+        self.ops.setdefault(domain, {})[number] = op
+        self._use(map(held.get, call.uses() if call.regions else call.inputs))
+        for output in filter(attrgetter("name"), call.outputs):
+            memory, maker = (domain, op) if path else (output.scope or domain, None)
+            held[output.name] = self._buffer(output.name, memory, self._size(output), number, maker)
+
+    def domains(self) -> dict[str, None]:
+        """Return the memories that something is in, those first that leaves work in, in this order."""
+        return dict.fromkeys((*(step.domain for step in self.steps if step.call), *self.buffers, *self.passed))
+
+    def use(self, domain: str, limit: int) -> MemoryUse:
+        """Return what is needed of one memory."""
+        program, here, buffers = self.program, self.ops.get(domain, {}), self.buffers.get(domain, ())
+        known = [buffer for buffer in buffers if buffer.size]
+        read = {name for op in here.values() for name in program.body[op].inputs} & program.constants.keys()
+        passed = sum(one.data.nbytes for name, one in self.passed.get(domain, {}).items() if name not in read)
+        weights = sum(program.constants[name].data.nbytes for name in read) + passed
+        # A sum grows only where something begins. Operations there come first, which messages name of equal sums.
+        elsewhere = sorted({0, *(buffer.begin for buffer in known)} - here.keys())
+        numbers = [*here, *elsewhere]
+        loads = _sums(known, numbers)
+        peak = max(range(len(numbers)), key=loads.__getitem__)
+        at = self.steps[numbers[peak]]
+        live = [(one.name, one.size or 0) for one in known if one.begin <= numbers[peak] <= one.end]
+        during: dict[str, int] = {}
+        for number, load in zip(here, loads, strict=False):
+            if call := self.steps[number].call:
+                during[call] = max(load, during.get(call, 0))
+        full = sorted(number for number, load in zip(numbers, loads, strict=True) if weights + load > limit)
+        running = [here[number] for number in full if self.steps[number].call and number in here]
+        waiting = [number for number in full if number not in here]
+        made = (one.op for one in known if bisect_left(waiting, one.begin) < bisect_right(waiting, one.end))
         return MemoryUse(
             memory=domain,
             limit=limit,
             weights=weights,
-            values=int(loads.max()),
-            op=program.body[self.calls[at]].source,
-            live=tuple((one.name, one.size or 0) for one in live[:_MOST_NAMED]),
-            crowded=tuple(self.calls[position] for position in full if self.names[position]),
-            unknown=tuple(span.name for span in spans if span.size is None),
-            during=tuple(most.items()),
+            values=loads[peak],
+            op="" if at.op is None else program.body[at.op].source,
+            copied=at.copied,
+            live=tuple(sorted(live, key=lambda one: -one[1])),
+            crowded=tuple(dict.fromkeys((*running, *(op for op in made if op is not None)))),
+            unknown=tuple(dict.fromkeys(one.name for one in buffers if one.size is None)),
+            during=tuple(during.items()),
+            passed=passed,
         )
 
 
-def _end(made: _Access, reading: _Access) -> int:
-    """Return until when a value is in the memory that it was made in, for the sake of one operation."""
-    if reading.border == made.border:
-        return reading.position
-    # Functions return values when they end. One in the same memory reads the value itself, another one a copy.
-    is_near = reading.domain in (made.domain, None)
-    return max(made.border[1], reading.border[1 if is_near else 0])
-
-
-def _sums(spans: Sequence[_Span], positions: Ints) -> Ints:
-    """Return the bytes of the values that are live at some positions."""
+def _sums(buffers: Sequence[_Buffer], steps: Sequence[int]) -> list[int]:
+    """Return the bytes of the values that are there in some steps."""
+    sizes = np.array([one.size for one in buffers], dtype=np.int64)
 
     def sums(ends: Sequence[int], side: Literal["left", "right"]) -> Ints:
-        """Return the bytes of the values whose end is before a position, or at it."""
+        """Return the bytes of the values whose end is before a step, or at it."""
         order = np.argsort(np.array(ends, dtype=np.int64))
-        total = np.concatenate([[0], np.cumsum(np.array([span.size for span in spans], dtype=np.int64)[order])])
-        return np.asarray(total[np.searchsorted(np.array(ends, dtype=np.int64)[order], positions, side)])
+        total = np.concatenate([[0], np.cumsum(sizes[order])])
+        return np.asarray(total[np.searchsorted(np.array(ends, dtype=np.int64)[order], steps, side)])
 
-    return sums([span.begin for span in spans], "right") - sums([span.end for span in spans], "left")
+    begun, ended = sums([one.begin for one in buffers], "right"), sums([one.end for one in buffers], "left")
+    return [int(load) for load in (begun - ended).tolist()]

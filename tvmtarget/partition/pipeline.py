@@ -52,7 +52,14 @@ from tvmtarget.partition.improvements import (
     keeps_limits,
     planned,
 )
-from tvmtarget.partition.memory_use import MemoryUse, bytes_around, fits_memories, memory_uses, too_large_ops
+from tvmtarget.partition.memory_use import (
+    MemoryUse,
+    bytes_around,
+    check_signature,
+    fits_memories,
+    memory_uses,
+    too_large_ops,
+)
 from tvmtarget.partition.placement.choosers import MAX_COMPARED, choosers_for, quick_chooser
 from tvmtarget.partition.placement.colocation import (
     Colocation,
@@ -151,6 +158,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
             break
+        check_signature(plan)
         problem = InfeasibleError(*(use.problem() for use in full))
         plans = list[Decomposition]()
         values = {use.memory: use.values for use in full if use.weights}
