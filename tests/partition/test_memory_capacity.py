@@ -570,3 +570,11 @@ def test_a_plan_that_fits_is_found_where_rounds_find_none(tree, objective):
     given = limited(tree, module, 1, (0.3, 0.6))
     plan = tt.decompose(module, nested.tree_of(tree), given, objective=objective)
     assert not any(use.missing for use in memory_uses(plan))
+
+
+def test_small_programs_in_small_memories_are_compared_in_many_ways():
+    """559.4 us if no more than 64 choices of sites are planned."""
+    tree, module = {"d0": {}, "d1": {}, "cpu": {}}, weighted(12, 117)
+    given = limited(tree, module, 117, (0.25, 0.5))
+    given = replace(given, sites={**given.sites, "cpu": SiteCost(launch=3.0)})
+    assert tt.decompose(module, nested.tree_of(tree), given).prediction.total <= 545_400_000

@@ -76,7 +76,8 @@ MAX_MEMORY_MOVES = 32
 # MAX_FITTING.
 MAX_SEARCHED, COST_FACTORS = 1024, (2, 4, 16)
 
-# Joint choices of sites whose memories are looked at, and those that are planned.
+# Joint choices of sites whose memories are looked at, and those that are planned. All that are looked at are planned
+# where a plan that fits is improved in programs of at most MAX_EXACT operations.
 MAX_SCREENED, MAX_FITTING = 256, 64
 
 
@@ -312,7 +313,7 @@ def fitting_plan(
 
 
 def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decomposition:
-    """Try the next joint choices of sites; at most MAX_SCREENED are looked at, and MAX_FITTING planned."""
+    """Try the next joint choices of sites; at most MAX_SCREENED are looked at, and of large programs fewer planned."""
     options, program = plan.options, feasibility.program
     if options.costs is None or plan.prediction is None or options.objective != "latency" or program.bodies:
         return plan
@@ -321,13 +322,14 @@ def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decompo
     # Without what rounds reserved for values, and excluded.
     first = best = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
     tried, full = 0, set[tuple[str, frozenset[str]]]()
+    most = MAX_SCREENED if len(program.body) <= MAX_EXACT else MAX_FITTING
     total = plan.prediction.total
     for choose in next_choosers(feasibility, estimates, coupled, total, MAX_SCREENED, is_quick=True):
         users = _ops_by_memory(choose.sites, plan.topology)
         # More operations seldom fit where fewer do not.
         if any(ops <= users.get(memory, frozenset()) for memory, ops in full):
             continue
-        if (tried := tried + 1) > MAX_FITTING:
+        if (tried := tried + 1) > most:
             break
         other = planned(best, choose, coupled)
         if other is None or not _is_better(other, best):
