@@ -17,6 +17,7 @@ from tvmtarget.executors.protocol import CopyEvent
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
+from tvmtarget.partition.costs.routes_by_size import routes_by_size
 from tvmtarget.target.topology import Topology
 
 
@@ -250,6 +251,42 @@ def test_of_parallel_links_the_fastest_for_the_size_counts():
     assert graph.route("ma", home, 4).time == 1000 + 4 * 10**6
     assert graph.route("ma", home, 10**6).time == 10**8 + 10**9
     assert graph.route(home, "ma", 4).time == 10**8 + 4000  # the way back is a link of its own
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9), slow=st.sampled_from([10**5, 0.001]))
+def test_routes_of_many_sizes_are_those_of_each_size(seed, slow):
+    """Links of equal lengths, of unknown time, in parallel, and so slow that times do not fit 64 bits."""
+    rng = random.Random(seed)
+    names = ("a", "b", "c", "d", "cpu")
+    ends = [f"{a}-{b}" for a in names for b in names if a != b] * 2
+    some = ["a-b", "b-c", "c-d", "d-cpu", *rng.sample(ends, rng.choice((0, 4, 12)))]
+    links = [link(one, rng.choice((10**6, 10**9, None)), rng.choice((0, 1000, 10**5, None))) for one in some]
+    measured = tuple(
+        LinkCost(*one.split("-"), latency=rng.choice((1.0, 100.0)), bandwidth=rng.choice((10**9, 10**7, slow)))
+        for one in rng.sample(ends, rng.randint(0, 6))
+    )
+    topology = Topology(board(children=names[:-1]).replace(links=tuple(links)).resolve())
+    graph = MemoryGraph(topology, Costs(links=measured))
+    sizes = rng.sample([None, 0, 1, 7, 10, 100, 1000, 10**5, 10**6, 10**9], 8)
+    memories = [topology.home(name) for name in names]
+    pairs = [(a, b) for a in memories for b in memories]
+    groups = routes_by_size(graph, memories, sizes)
+    assert sorted(place for group in groups for place in group.places) == list(range(len(sizes)))
+    for group in groups:
+        times, is_unknown = group.times(pairs)
+        for column, place in enumerate(group.places):
+            routes = [MemoryGraph(topology, graph.costs).route(*pair, sizes[place]) for pair in pairs]
+            assert [route.stops for route in routes] == [group.stops(*pair) for pair in pairs]
+            assert [route.time is None for route in routes] == is_unknown.tolist()
+            assert [route.time or 0 for route in routes] == times[:, column].tolist()
+
+
+def test_sizes_that_take_the_same_routes_are_one_group():
+    links = (link("a-cpu", 10**10, 1000), link("b-cpu", 10**10, 1000), link("a-b", 10**9, 0))
+    graph = MemoryGraph(Topology(board(children=("a", "b")).replace(links=links).resolve()))
+    groups = routes_by_size(graph, ("ma", "mb"), [10**6, 1, 10**7, 2, 3])
+    assert [(group.places, len(group.stops("ma", "mb"))) for group in groups] == [([0, 2], 1), ([1, 3, 4], 0)]
 
 
 @settings(max_examples=15, deadline=None)

@@ -15,10 +15,12 @@ from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.flat_program import normalise
 from tvmtarget.partition.placement.alpha_expansion import expand_each, expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
+from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import by_preference
@@ -258,6 +260,68 @@ def test_levels_at_which_nothing_is_to_be_decided_are_split_as_if_they_were_deci
     assert found == decided
     assert [one.least_parts for one in found.walk()] == [one.least_parts for one in decided.walk()]
     assert len(found.parts) > 1
+
+
+def matrix_of(sizes, tree, costs):
+    """Return the labeling problem of the root for a chain of values of these sizes."""
+    types = [TensorType("uint8", (size,)) for size in sizes]
+    calls = [
+        Call("onnx.Relu", (f"v{number}",), (Value(f"v{number + 1}", type_),), source=f"n{number}")
+        for number, type_ in enumerate(types)
+    ]
+    main = Function("main", (Value("v0", types[0]),), tuple(calls), (f"v{len(types)}",), opsets=(("", 18),))
+    program = normalise(IRModule((main,)), tree, {})
+    chooser, found = CostChooser(Feasibility(program), Estimates(program, costs)), []
+    split(program, chooser.feasibility, program.topology[""], program.top, lambda level: _kept(chooser, level, found))
+    return found[0].problem
+
+
+def _kept(chooser, level, found):
+    found.append(chooser.matrix(level))
+    return by_preference(level)
+
+
+def routes_between_labels(problem, index):
+    """Return for any two domains the memories on the route, from its end, with the time to each of them."""
+    times, before = problem.route_times[index], problem.route_before[index]
+    routes = []
+    for start, end in product(problem.domain_memory.tolist(), repeat=2):
+        at, route = end, []
+        while at != start:
+            route.append(int(times[start, at]))
+            at = int(before[start, at])
+        routes.append(route)
+    return routes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_of_values_of_many_sizes_cost_what_they_cost_in_programs_of_one_size(seed):
+    """Fast links of a high latency beside slow ones: the routes depend on the size."""
+    rng = random.Random(seed)
+    inner = "[a=numpy,b=onnxruntime,c=onnxruntime,cpu=numpy](host=@cpu)"
+    tree = Target.parse(f"[a={inner},b={inner},c=onnxruntime,cpu=numpy](host=@cpu)" if seed % 2 else inner)
+    tree = tree.replace(memory=(Memory(name="mc", bytes=1 << 30, of=("c",)),))
+    leaves = [path for path, node in tree.walk() if not node.is_composite]
+    ends = [(a, b) for a in ("a", "b", "c", "cpu") for b in ("a", "b", "c", "cpu") if a != b]
+    links = rng.sample(ends, 6) + [(f"{one}/a", f"{one}/b") for one in "ab" if seed % 2]
+    costs = Costs(
+        sites={leaf: SiteCost(launch=1.0, boundary_bw=rng.choice((None, 3e8))) for leaf in leaves},
+        ops=tuple(OpCost(site=leaf, op="Relu", time=rng.uniform(1, 50)) for leaf in leaves),
+        links=tuple(
+            LinkCost(*link, latency=rng.choice((1.0, 5.0, 20.0)), bandwidth=rng.choice((1e8, 1e9, 1e10)))
+            for link in links
+        ),
+    )
+    sizes = [1, 10**3, 10**4, 10**4, 10**5, 10**6]
+    many = matrix_of(sizes, tree, costs)
+    for atom, size in enumerate(sizes):
+        (index,) = many.cost_index[many.producer == atom]
+        one = matrix_of([size], tree, costs)
+        assert many.pair_costs[index].tolist() == one.pair_costs[0].tolist()
+        if one.domain_memory.size:
+            assert routes_between_labels(many, index) == routes_between_labels(one, 0)
+        elif many.domain_memory.size:
+            assert all(len(route) < 2 for route in routes_between_labels(many, index))
 
 
 def test_an_atom_that_must_be_apart_moves_with_its_neighbours_where_that_copies_less():

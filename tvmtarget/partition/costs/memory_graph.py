@@ -6,7 +6,7 @@ time is predicted is the route that runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from tvmtarget.target.node import Link
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree_paths import unnumbered
 
-__all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "MemoryGraph", "Route"]
+__all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "Length", "MemoryGraph", "Route", "Speed", "length_of"]
 
 PICOSECONDS = 10**12
 
@@ -28,12 +28,12 @@ PICOSECONDS = 10**12
 ASSUMED_NBYTES = 1 << 20
 
 # Length of a path, compared in this order: links of unknown time, picoseconds of all others, number of links.
-_Length: TypeAlias = tuple[int, int, int]
+Length: TypeAlias = tuple[int, int, int]
 
 # Picoseconds before the first byte arrives, and bytes a second; None where the link does not state it.
-_Speed: TypeAlias = tuple[int | None, float | None]
+Speed: TypeAlias = tuple[int | None, float | None]
 
-_Speeds: TypeAlias = dict[tuple[str, str], list[_Speed]]
+_Speeds: TypeAlias = dict[tuple[str, str], list[Speed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class MemoryGraph:
         topology: the sites of the target.
         costs: measured links and assumed sizes of symbolic dimensions.
 
+    Attributes:
+        links: the speeds of parallel links by the memories at their ends.
+        groups: memories of which every two are linked in unknown time.
+        measured: the memories at the ends of the links of the costs.
+
     Raises:
         InfeasibleError: for memories of sites that drive themselves, if no path joins them to the memory of the driver.
         UnknownNameError: for links of the costs whose ends are not in the target.
@@ -66,11 +71,11 @@ class MemoryGraph:
 
     def __init__(self, topology: Topology, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
-        self._links: dict[str, dict[str, list[_Speed]]] = {}
+        self.links: dict[str, dict[str, list[Speed]]] = {}
         # Cliques of links with unknown speed, stored as groups: n memories would need n * n links.
-        self._groups: list[tuple[str, ...]] = []
+        self.groups: list[tuple[str, ...]] = []
         self._groups_of: dict[str, list[int]] = {}
-        self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
+        self._trees: dict[tuple[str, int], dict[str, str]] = {}
         self._routes: dict[tuple[str, str, int | None], Route] = {}
         self._sizes: dict[int, tuple[Type, int | None]] = {}  # by identity of the type, which is kept
         self.measured = tuple((a, b) for a, b, _ in _measured(topology, self.costs))
@@ -86,9 +91,9 @@ class MemoryGraph:
         # `setdefault` ranks the sources of a link: measured before stated, and each of them before its reverse.
         for speeds in (measured, stated):
             for (a, b), found in speeds.items():
-                self._links.setdefault(a, {}).setdefault(b, found)
+                self.links.setdefault(a, {}).setdefault(b, found)
             for (a, b), found in speeds.items():
-                self._links.setdefault(b, {}).setdefault(a, found)
+                self.links.setdefault(b, {}).setdefault(a, found)
         for system in _systems(topology):
             domains = [option.domain for option in topology.options(system.path)]
             if system.path not in named:
@@ -140,37 +145,62 @@ class MemoryGraph:
         if src == dst:
             return Route((), 0)
         size = ASSUMED_NBYTES if nbytes is None else nbytes
-        if (src, size) not in self._trees:
-            self._trees[src, size] = self._tree(src, size)
-        tree = self._trees[src, size]
-        (unknown, time, _), at = tree[dst]
-        stops: list[str] = []
+        tree = self.tree(src, size)
+        stops, at, total, is_unknown = [dst], dst, 0, nbytes is None
         while at != src:
+            at, after = tree[at], at
             stops.append(at)
-            at = tree[at][1]
-        return Route(tuple(reversed(stops)), None if unknown or nbytes is None else time)
+            unknown, time, _ = length_of(self.links.get(at, {}).get(after, ()), size)
+            total += time
+            is_unknown |= unknown > 0
+        return Route(tuple(stops[-2:0:-1]), None if is_unknown else total)
 
-    def _tree(self, src: str, nbytes: int) -> dict[str, tuple[_Length, str]]:
-        """Return the length of the shortest path to every memory, and the memory before it on that path.
+    def tree(self, src: str, nbytes: int) -> dict[str, str]:
+        """Return the memory before each one on its shortest path; computed once for a size.
+
+        Args:
+            src: the domain of the memory where paths begin.
+            nbytes: the size of the value.
+
+        Returns:
+            Domains by domain, that of `src` for itself, each domain after the one before it.
+        """
+        key = src, nbytes
+        if key not in self._trees:
+            self._trees[key] = self._tree(src, nbytes)
+        return self._trees[key]
+
+    def reuse_tree(self, src: str, nbytes: int, tree: dict[str, str]) -> None:
+        """Take the shortest paths of one size of values for those of another size.
+
+        Args:
+            src: the domain of the memory where paths begin.
+            nbytes: the other size.
+            tree: what `tree` returned for one size, and would return for the other one.
+        """
+        self._trees[src, nbytes] = tree
+
+    def _tree(self, src: str, nbytes: int) -> dict[str, str]:
+        """Return the memory before every memory on the shortest path to it.
 
         Dijkstra's algorithm (1959), written here because lengths are triples that depend on the size of the value,
         and groups of memories count as cliques.
         """
-        found: dict[str, tuple[_Length, str]] = {}
-        queue: list[tuple[_Length, str, str]] = [((0, 0, 0), src, src)]
-        is_unvisited = [True] * len(self._groups)
+        found: dict[str, str] = {}
+        queue: list[tuple[Length, str, str]] = [((0, 0, 0), src, src)]
+        is_unvisited = [True] * len(self.groups)
         while queue:
             length, domain, before = heappop(queue)
             if domain in found:
                 continue
-            found[domain] = length, before
+            found[domain] = before
             unknown, time, links = length
-            edges = {other: _length(speeds, nbytes) for other, speeds in self._links.get(domain, {}).items()}
+            edges = {other: length_of(speeds, nbytes) for other, speeds in self.links.get(domain, {}).items()}
             for number in self._groups_of.get(domain, ()):
                 # Memories leave the queue by distance, so the first one of a group is the nearest way into it.
                 if is_unvisited[number]:
                     is_unvisited[number] = False
-                    for other in self._groups[number]:
+                    for other in self.groups[number]:
                         edges[other] = min(edges.get(other, _UNKNOWN), _UNKNOWN)
             for other, (more_unknown, more_time, more_links) in edges.items():
                 if other not in found:
@@ -181,8 +211,8 @@ class MemoryGraph:
         group = tuple(dict.fromkeys(domains))
         if len(group) > 1:
             for domain in group:
-                self._groups_of.setdefault(domain, []).append(len(self._groups))
-            self._groups.append(group)
+                self._groups_of.setdefault(domain, []).append(len(self.groups))
+            self.groups.append(group)
 
     def _attach(self, topology: Topology) -> None:
         """Link devices that no path joins to the driver to their hosts; raise `InfeasibleError` for the rest."""
@@ -203,21 +233,28 @@ class MemoryGraph:
             reached = self._tree(home, ASSUMED_NBYTES)
 
 
-_UNKNOWN: _Length = (1, 0, 1)
+_UNKNOWN: Length = (1, 0, 1)
 
 
-def _length(speeds: list[_Speed], nbytes: int) -> _Length:
-    """Return the length of the fastest of parallel links for a size."""
-    return min(_length_of(latency, bandwidth, nbytes) for latency, bandwidth in speeds)
+def length_of(speeds: Sequence[Speed], nbytes: int) -> Length:
+    """Return the length of the fastest of parallel links.
+
+    Args:
+        speeds: the speeds of the links; none for a link between memories of a group.
+        nbytes: the size of the value.
+
+    Returns:
+        The length of a path of that link alone.
+    """
+    found = _UNKNOWN
+    for latency, bandwidth in speeds:
+        if latency is not None and (bandwidth or not nbytes):
+            more = round(nbytes * PICOSECONDS / bandwidth) if nbytes and bandwidth else 0
+            found = min(found, (0, latency + more, 1))
+    return found
 
 
-def _length_of(latency: int | None, bandwidth: float | None, nbytes: int) -> _Length:
-    if latency is None or (nbytes and not bandwidth):
-        return _UNKNOWN
-    return 0, latency + (round(nbytes * PICOSECONDS / bandwidth) if nbytes and bandwidth else 0), 1
-
-
-def _speed(link: Link) -> _Speed:
+def _speed(link: Link) -> Speed:
     latency = None if link.latency_ns is None else link.latency_ns * 1000
     return latency, None if link.bandwidth_Bps is None else float(link.bandwidth_Bps)
 
@@ -249,7 +286,7 @@ def _ends(topology: Topology, system: Site, name: str) -> list[str]:
     return list(dict.fromkeys(found)) or [system.domain]
 
 
-def _measured(topology: Topology, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
+def _measured(topology: Topology, costs: Costs) -> Iterator[tuple[str, str, Speed]]:
     """Yield the memories that every link of the costs joins, and its speed."""
     names: dict[str, str] = {}
     for leaf in topology.leaves():

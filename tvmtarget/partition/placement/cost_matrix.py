@@ -7,8 +7,9 @@ of every labeling without unknown numbers. Copies of unknown time are then the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, log2
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates, SignatureTimes
+from tvmtarget.partition.costs.routes_by_size import MAX_TIME, RouteGroup, Times, routes_by_size
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import ENDLESS, Bools, LabelingProblem
@@ -90,13 +92,13 @@ def cost_matrix_of(
     domains = tuple(dict.fromkeys([*option_locations, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
-    copy_times = _copy_times(estimates, [*map(estimates.nbytes, flow.types)], domains)
+    copies = _copies(estimates, flow.types, domains)
     times = {
         leaf.path: estimates.times(leaf, at_worst=trusted is not None and option is not trusted)
         for option in level.options
         for leaf in feasibility.leaves_below(option)
     }
-    shift = _shift(level, times.values(), copy_times, values, max_launch)
+    shift = _shift(level, times.values(), copies, values, max_launch)
     # Calling a driver takes no time.
     min_launch = min((launch for number, launch in enumerate(launches) if number not in level.drivers), default=0)
     known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
@@ -105,18 +107,14 @@ def cost_matrix_of(
     known += np.array(
         [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
     )
-    flat = [[[0 if cost is None else cost >> shift for cost in row] for row in rows] for rows in copy_times]
     # Unknown copy times count as 0 here; `_leaves_for_unknown` penalizes the assignments that rely on them.
-    routes = np.array(flat, dtype=np.int64).reshape(len(copy_times), len(domains), len(domains))
+    routes = (copies.times >> shift).astype(np.int64, copy=False)
     max_copy = routes.max(axis=(1, 2), initial=0)[values.type_ids].sum() * len(domains)
     max_known = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
     penalty = int(max_known + max_copy) + (max_launch >> shift) * len(level.atoms) + 2
     locations = np.array([domains.index(domain) for domain in option_locations], dtype=np.int64)
-    is_unknown_copy = np.array(
-        [[[cost is None for cost in row] for row in rows] for rows in copy_times], dtype=np.bool_
-    )
     owner = np.arange(len(level.atoms)) if owner is None else owner
-    leaving = _leaves_for_unknown(level, unknown > 0, is_unknown_copy.reshape(routes.shape), locations, owner)
+    leaving = _leaves_for_unknown(level, unknown > 0, copies.is_unknown, locations, owner)
     leaving &= level.allowed
     # A copy to a memory serves all leaves behind boundaries in it, and the driver where it also returns the value.
     option_domains = {*option_locations}
@@ -134,7 +132,7 @@ def cost_matrix_of(
         domains=locations,
         home=domains.index(home),
         launches=np.array([part >> shift for part in launch_costs], dtype=np.int64),
-        **_shared_routes(estimates, flow.types, domains, shift, is_shared=is_shared),
+        **_shared_routes(copies, domains, shift, is_shared=is_shared),
     )
     return CostMatrix(_in_loop(feasibility.program, level, problem), penalty, shift, not leaving.any())
 
@@ -256,87 +254,108 @@ def _location(estimates: Estimates, option: Site, level: Site, *, is_driver: boo
     return _Location(homes, tuple(systems))
 
 
-def _copy_times(
-    estimates: Estimates, sizes: Sequence[int | None], locations: Sequence[_Location]
-) -> list[list[list[int | None]]]:
-    """Return the time of a copy by size, source and destination; None where it is not known."""
-    route = estimates.memory_graph.route
-    # Paths are the same for all sizes, and locations may be a hundred.
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The copies between locations, by type of a value, source and destination.
+
+    `times` are 0 where they are unknown, and `hops` the copies that drivers make. `routes` are those of all distinct
+    sizes, and `sizes` the position of that of each type among these.
+    """
+
+    times: Times
+    is_unknown: Bools
+    hops: list[list[tuple[_Hop, ...]]]
+    routes: list[RouteGroup]
+    sizes: Ints
+
+
+def _copies(estimates: Estimates, types: Sequence[Type], locations: Sequence[_Location]) -> _Copies:
+    """Return the copies between locations, with the times for all sizes."""
+    position: dict[int | None, int] = {}
+    sizes = np.array(
+        [position.setdefault(size, len(position)) for size in map(estimates.nbytes, types)], dtype=np.int64
+    )
     hops = [[a.hops_to(b) for b in locations] for a in locations]
+    number: dict[tuple[str, str], int] = {}
+    paths = [[number.setdefault((src, dst), len(number)) for _, src, dst in path] for row in hops for path in row]
+    longest = max(map(len, paths), default=0)
+    routes = routes_by_size(estimates.memory_graph, (src for src, _ in number), [*position])
+    tables = [group.times(number) for group in routes]
+    rates = np.array([location.boundary_rate for location in locations])
+    between = (rates[:, None] + rates) * ~np.eye(len(locations), dtype=np.bool_)
+    crossing = between.ravel()[:, None] * np.array([size or 0 for size in position], dtype=np.float64)
+    most = crossing.max(initial=0.0) + float(longest * max((times.max(initial=0) for times, _ in tables), default=0))
+    # Sums that do not fit 64 bits are Python integers until they lose digits.
+    dtype = np.dtype(np.int64 if most < MAX_TIME else object)
+    of_hops = np.zeros((len(number), len(position)), dtype=dtype)
+    is_unknown_hop = np.zeros(of_hops.shape, dtype=np.bool_)
+    for group, (times, is_unknown) in zip(routes, tables, strict=True):
+        of_hops[:, group.places], is_unknown_hop[:, group.places] = times, is_unknown[:, None]
+    total = (np.rint(crossing) if most < MAX_TIME else np.frompyfunc(round, 1, 1)(crossing)).astype(dtype)
+    total += _sums(of_hops, paths)
+    is_unknown = _sums(is_unknown_hop, paths)
+    total[is_unknown] = 0
+    shape = len(types), len(locations), len(locations)
+    return _Copies(total.T[sizes].reshape(shape), is_unknown.T[sizes].reshape(shape), hops, routes, sizes)
 
-    def copy_time(size: int | None, a: int, b: int) -> int | None:
-        if size is None:
-            return None if hops[a][b] else 0
-        total = 0
-        for _, src, dst in hops[a][b]:
-            time = route(src, dst, size).time
-            if time is None:
-                return None
-            total += time
-        return total + (0 if a == b else round(size * (locations[a].boundary_rate + locations[b].boundary_rate)))
 
-    numbers = range(len(locations))
-    return [[[copy_time(size, a, b) for b in numbers] for a in numbers] for size in sizes]
+def _sums(rows: Times, paths: Sequence[Sequence[int]]) -> Times:
+    """Return the sum of some rows for each path."""
+    total = np.zeros((len(paths), rows.shape[1]), dtype=rows.dtype)
+    for place in range(max(map(len, paths), default=0)):
+        longer = [number for number, path in enumerate(paths) if len(path) > place]
+        total[longer] += rows[[paths[number][place] for number in longer]]
+    return total
 
 
-def _shared_routes(
-    estimates: Estimates, types: Sequence[Type], locations: Sequence[_Location], shift: int, *, is_shared: bool
-) -> dict[str, Ints]:
+def _shared_routes(copies: _Copies, locations: Sequence[_Location], shift: int, *, is_shared: bool) -> dict[str, Ints]:
     """Return the memories on the routes between locations; nothing if no two copies can share a link.
 
     Drivers that copy a value through one memory have a copy of their own in it each, so that memories are distinct by
     driver; where a system hands a value on, its memory is that of the driver around it. `is_shared` says whether a
     value may go to two locations in one memory.
     """
-    sizes = [estimates.nbytes(type_) for type_ in types]
-    graph = estimates.memory_graph
-    paths = {(a, b): a.hops_to(b) for a in locations for b in locations}
     outer = {
         system: (around, home)
         for one in locations
         for system, around, home in zip(one.systems, (*one.systems[1:], ""), one.homes[1:], strict=False)
     }
 
+    @cache
     def place(system: str, memory: str) -> _Place:
         while system and outer[system][1] == memory:
             system = outer[system][0]
         return system, memory
 
-    hops = {hop: None for path in paths.values() for hop in path}
-    domain_of = {location: place((*location.systems, "")[0], location.homes[0]) for location in locations}
-    domains = [*domain_of.values()]
+    hops = {hop: None for row in copies.hops for path in row for hop in path}
+    domains = [place((*location.systems, "")[0], location.homes[0]) for location in locations]
     ends = [place(system, memory) for system, *both in hops for memory in both]
-    stops = [
-        place(system, stop)
-        for size in dict.fromkeys(sizes)
-        for system, src, dst in hops
-        for stop in graph.route(src, dst, size).stops
-    ]
+    stops = [place(hop[0], stop) for group in copies.routes for hop in hops for stop in group.stops(*hop[1:])]
     places = list(dict.fromkeys([*domains, *ends, *stops]))
-    is_through = any(len(path) > 1 for path in paths.values())
+    is_through = any(len(path) > 1 for row in copies.hops for path in row)
     if not stops and not is_through and not (is_shared and 1 < len(places) < len(domains)):
         return {}
     number = {place: location for location, place in enumerate(places)}
-    shape = len(sizes), len(places), len(places)
+    shape = len(copies.sizes), len(places), len(places)
     times, before = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    before[:] = np.arange(len(places))[:, None]
-    for index, size in enumerate(sizes):
-        known = {(start, start) for start in domains}
-        for (a, _), path in paths.items():
-            start = last = domain_of[a]
-            passed = 0
-            for system, src, dst in path:
-                route = graph.route(src, dst, size)
-                # A route of unknown time takes none here, also up to its stops.
-                for stop in (dst,) if route.time is None else (*route.stops, dst):
-                    reached = place(system, stop)
-                    if (start, reached) not in known:
-                        known.add((start, reached))
-                        row, column = number[start], number[reached]
-                        times[index, row, column] = passed + (graph.route(src, stop, size).time or 0) >> shift
-                        before[index, row, column] = number[last]
-                    last = reached
-                passed += route.time or 0
+    for group in copies.routes:
+        steps = _steps(group, copies.hops, domains, place)
+        links = np.array([[number[start], number[reached]] for start, reached in steps], dtype=np.int64)
+        rows, columns = links.reshape(-1, 2).T
+        last = np.repeat(np.arange(len(places))[:, None], len(places), axis=1)
+        last[rows, columns] = [number[one] for one, _ in steps.values()]
+        pairs: dict[tuple[str, str], int] = {}
+        parts = [[pairs.setdefault(pair, len(pairs)) for pair in passed] for _, passed in steps.values()]
+        sums = _sums(group.times(pairs)[0].astype(copies.times.dtype, copy=False), parts) >> shift
+        position = np.full(len(copies.sizes), -1, dtype=np.int64)
+        position[group.places] = np.arange(len(group.places))
+        position = position[copies.sizes]
+        of_types = np.flatnonzero(position >= 0)
+        times[of_types[:, None], rows, columns] = sums[:, position[of_types]].T
+        if len(copies.routes) == 1:
+            before = np.broadcast_to(last, shape)
+        else:
+            before[of_types] = last
     return {
         "domain_memory": np.array([number[domain] for domain in domains], dtype=np.int64),
         "route_times": times,
@@ -344,21 +363,45 @@ def _shared_routes(
     }
 
 
+def _steps(
+    group: RouteGroup,
+    hops: Sequence[Sequence[Sequence[_Hop]]],
+    domains: Sequence[_Place],
+    place: Callable[[str, str], _Place],
+) -> dict[tuple[_Place, _Place], tuple[_Place, tuple[tuple[str, str], ...]]]:
+    """Return the routes between places: the place before the last one, and the copies of which they consist."""
+    pairs = list(dict.fromkeys((src, dst) for row in hops for path in row for _, src, dst in path))
+    is_unknown = dict(zip(pairs, group.times(pairs)[1].tolist(), strict=True))
+    found: dict[tuple[_Place, _Place], tuple[_Place, tuple[tuple[str, str], ...]]] = {}
+    for start, row in zip(domains, hops, strict=True):
+        for path in row:
+            last = start
+            passed: tuple[tuple[str, str], ...] = ()
+            for system, src, dst in path:
+                # A route of unknown time takes none here, also up to its stops.
+                for stop in (dst,) if is_unknown[src, dst] else (*group.stops(src, dst), dst):
+                    reached = place(system, stop)
+                    if reached != start and (start, reached) not in found:
+                        found[start, reached] = last, (*passed, (src, stop))
+                    last = reached
+                passed = (*passed, (src, dst))
+    return found
+
+
 def _shift(
     level: Level,
     times: Collection[SignatureTimes],
-    copy_times: Sequence[Sequence[Sequence[int | None]]],
+    copies: _Copies,
     values: Values,
     launch: int,
 ) -> int:
     """Return how many binary digits to drop so that every sum fits `BITS`."""
     longest = max((found.longest for found in times), default=0)
-    copies = [[cost for row in rows for cost in row] for rows in copy_times]
-    max_copy = max((cost for found in copies for cost in found if cost is not None), default=0)
+    max_copy = copies.times.max(initial=0)
     atoms = sum(len(atom) for atom in level.atoms)
-    width = len(copy_times[0]) if copy_times else 1
+    width = copies.times.shape[-1]
     known = float(longest + launch) * atoms + float(max_copy) * width * len(values.type_ids) + 1
-    has_unknown = any(None in found for found in copies) or any(found.has_unknown for found in times)
+    has_unknown = bool(copies.is_unknown.any()) or any(found.has_unknown for found in times)
     return max(0, ceil(log2(known) + log2(1 + atoms * has_unknown)) - BITS)
 
 
