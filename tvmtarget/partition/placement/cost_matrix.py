@@ -291,12 +291,13 @@ def _copies(estimates: Estimates, types: Sequence[Type], locations: Sequence[_Lo
     is_unknown_hop = np.zeros(of_hops.shape, dtype=np.bool_)
     for group, (times, is_unknown) in zip(routes, tables, strict=True):
         of_hops[:, group.places], is_unknown_hop[:, group.places] = times, is_unknown[:, None]
-    total = (np.rint(crossing) if most < MAX_TIME else np.frompyfunc(round, 1, 1)(crossing)).astype(dtype)
-    total += _sums(of_hops, paths)
+    times = _sums(of_hops, paths)
+    if crossing.any():
+        times += (np.rint(crossing) if most < MAX_TIME else np.frompyfunc(round, 1, 1)(crossing)).astype(dtype)
     is_unknown = _sums(is_unknown_hop, paths)
-    total[is_unknown] = 0
+    times[is_unknown] = 0
     shape = len(types), len(locations), len(locations)
-    return _Copies(total.T[sizes].reshape(shape), is_unknown.T[sizes].reshape(shape), hops, routes, sizes)
+    return _Copies(times.T[sizes].reshape(shape), is_unknown.T[sizes].reshape(shape), hops, routes, sizes)
 
 
 def _sums(rows: Times, paths: Sequence[Sequence[int]]) -> Times:
