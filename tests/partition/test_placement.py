@@ -114,6 +114,23 @@ def test_decisions_are_the_best_of_all(case):
     assert sum_of(differences, terms, decide(np.array(differences), arrays_of(terms), Budget(10**9))) == best
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_decisions_along_a_chain_are_the_best(seed):
+    """Each decision decides the next one in some of these, from either end; others are left to be cut."""
+    rng, size = random.Random(seed), 60
+    steps = rng.choice((1, 20))
+    differences = [rng.randint(-steps, steps) for _ in range(size)]
+    differences[0], differences[-1] = rng.choice((-100, 0)), rng.choice((0, 100))
+    terms = [
+        Term(rng.randint(1, 20), head - 1, [head], trigger) for head in range(1, size) for trigger in (False, True)
+    ]
+    no, yes = 0, differences[0]
+    for difference, no_to_yes, yes_to_no in zip(differences[1:], terms[1::2], terms[::2], strict=True):
+        no, yes = min(no, yes + yes_to_no.cost), min(yes, no + no_to_yes.cost) + difference
+    decisions = decide(np.array(differences), arrays_of(terms), Budget(10**9))
+    assert sum_of(differences, terms, decisions) == min(no, yes)
+
+
 def placement_of(rng, size, count, *, share=1.0, distinct=True):
     """Return a random problem: atoms in topological order, each reading up to two of those before it."""
     domains = tuple(range(count)) if distinct else tuple(rng.randrange(count) for _ in range(count))

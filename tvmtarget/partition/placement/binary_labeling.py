@@ -28,8 +28,9 @@ __all__ = ["ALWAYS", "Terms", "decide"]
 # The tail of a term that is paid whenever a head is equal to the trigger.
 ALWAYS = -1
 
-# Rounds of the dominance test end when one decides less than this share of what is open; the rest is left to cuts.
-LEAST_SHARE = 0.002
+# Rounds of the dominance test end when one decides no more than this share of what is open, or no more than `FEW`; the
+# rest is left to cuts.
+LEAST_SHARE, FEW = 0.002, 4
 
 # Components with more decisions than `MAX_CUT`, and those whose cut takes more than half of the remaining budget, are
 # cut in windows of `WINDOW` decisions, one after the other.
@@ -107,8 +108,9 @@ def _solve(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget
         fixed = int(no.sum() + yes.sum())
         if fixed:
             differences, terms = _substituted(differences, terms, decisions)
-        # Each round takes time in proportion to what is open; stop when cuts are cheaper than further rounds.
-        if fixed <= LEAST_SHARE * left:
+        # Each round takes time in proportion to what is open, and some in any case, so that a chain in which a decision
+        # decides the next one is slow; stop when cuts are cheaper than further rounds.
+        if fixed <= max(FEW, LEAST_SHARE * left):
             break
     _cut_all(differences, terms, decisions, budget)
 
