@@ -454,6 +454,55 @@ def test_values_of_nested_bodies_count_while_they_run(where, values):
     assert on(plan, "b") == on(tt.decompose(module, tree(None), where=where), "b")
 
 
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [
+        # The operands of the one function, what the body gets and makes, and what is stacked.
+        ({}, {"ma": 18, "mb": 22}),
+        # In the memory of the driver, the result of `add`, and its copy, count instead of what `b` makes.
+        ({"add": "@b", "neg": "@a", "floor": "@a"}, {"ma": 22, "mb": 3}),
+    ],
+)
+def test_what_a_loop_carries_and_stacks_is_there_while_it_runs(where, values):
+    """A leaf runs the loop in the first case, its driver in the second."""
+    module = tt.IRModule.parse("""
+    func @main(%x: float32[64], %rows: float32[8,64]) -> (float32[64], float32[8,64]) opsets(onnx=17) {
+      %y: float32[64], %ys: float32[8,64] = onnx.Scan(%x, %rows) {num_scan_inputs=1} as scan
+        body @body(%s: float32[64], %row: float32[64]) -> (float32[64], float32[64]) {
+          %n: float32[64] = onnx.Add(%s, %row) as add
+          %r: float32[64] = onnx.Neg(%row) as neg
+          %f: float32[64] = onnx.Floor(%n) as floor
+          return %f, %r
+        }
+      return %y, %ys
+    }""")
+    memories = tuple(tt.Memory(name=f"m{leaf}", bytes=100 * VALUE, of=(leaf,)) for leaf in "ab")
+    plan = tt.decompose(module, tree(None).replace(memory=memories), where=where)
+    assert {use.memory: use.values for use in memory_uses(plan)} == {name: n * VALUE for name, n in values.items()}
+
+
+@pytest.mark.parametrize("result", ["%w", "%i"])
+def test_weights_that_functions_and_bodies_return_count(result):
+    """No operation reads `w`, which the program returns itself, or from a branch."""
+    module = tt.IRModule.parse(f"""
+    func @main(%x: float32[64], %c: bool[]) -> (float32[64], float32[64]) opsets(onnx=17) {{
+      const %w: float32[64] = {[2.0] * 64}
+      %n: float32[64] = onnx.Neg(%x) as n
+      %i: float32[64] = onnx.If(%c) as i
+        else_branch @else_branch() captures(%w) {{
+          return %w
+        }}
+        then_branch @then_branch() -> (float32[64]) captures(%n) {{
+          %s: float32[64] = onnx.Sign(%n) as sign
+          return %s
+        }}
+      return %n, {result}
+    }}""")
+    device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": 100 * VALUE}]}
+    assert [use.weights for use in memory_uses(tt.decompose(module, device))] == [VALUE]
+    assert [use.weights for use in memory_uses(tt.decompose(module, tree(100 * VALUE)))] == [VALUE]
+
+
 def test_a_preference_yields_to_a_capacity_that_costs_state_for_a_leaf_of_a_system():
     """The plan by preference keeps that capacity too: else it stays the best one, and its values never fit."""
     weight = numpy_helper.from_array(np.ones((64, 64), dtype="float32"), "w")

@@ -2,10 +2,11 @@
 
 A plan is run step by step, as its drivers run it. A value is in the memory of the site that computes it from then on
 until the last operation there has read it, or until it was copied to where it is read; what a function reads and
-returns stays until its call ends, and a copy until the last call that reads it ends. Copies in other memories on the
-way count there. The driver's memory has the inputs of the program from the beginning, and its results until the end.
-Values inside a function count too, in the order of its operations: a code generator that fuses operations needs less,
-one with scratch memory of its own more.
+returns stays until its call ends, what an iteration of a loop gets until it ends, and a copy until the last call that
+reads it ends. A result that a loop stacks is there while it runs. Copies in other memories on the way count there. The
+driver's memory has the inputs of the program from the beginning, and its results until the end. Values inside a
+function count too, in the order of its operations: a code generator that fuses operations needs less, one with scratch
+memory of its own more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.human_units import bytes_text, counted
+from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.estimate import Estimates
@@ -41,7 +43,7 @@ class MemoryUse:
     Attributes:
         memory: the memory domain.
         limit: bytes that it holds.
-        weights: bytes of the constants that operations there read, or that drivers pass from there, each once.
+        weights: bytes of the constants that operations there read, functions return, or drivers pass, each once.
         values: the most bytes of values that are there at the same time.
         op: the operation that runs then, in this memory or another one; '' if none does.
         copied: the value that is copied then; '' if none is.
@@ -265,6 +267,7 @@ class _Run:
         # By memory: what is there at some time, and operations by number of the step.
         self.buffers: dict[str, list[_Buffer]] = {}
         self.ops: dict[str, dict[int, int]] = {}
+        self.returned: dict[str, set[str]] = {}  # names of constants that functions of leaves and bodies return there
         self.passed: dict[str, dict[str, Constant]] = {}  # constants that drivers read or copy there, by name
         main = self._functions[plan.program.function.name]
         arguments = [self._buffer(param.name, home, self._size(param), 0) for param in main.params]
@@ -286,6 +289,10 @@ class _Run:
             if isinstance(buffer, _Buffer):
                 buffer.end = last
 
+    def _return(self, domain: str, names: Iterable[str]) -> None:
+        if found := self.program.constants.keys() & names:
+            self.returned.setdefault(domain, set()).update(found)
+
     def _pass(self, domain: str, constant: Constant) -> Constant:
         self.passed.setdefault(domain, {})[constant.name] = constant
         return constant
@@ -301,9 +308,10 @@ class _Run:
             names = function.results
         else:
             record = next(self._subgraphs)
-            held = dict(zip(record.inputs, arguments, strict=True))
-            self._compute(record.calls, self.plan.topology[record.site].domain, record.call, held)
+            held, domain = dict(zip(record.inputs, arguments, strict=True)), self.plan.topology[record.site].domain
+            self._compute(record.calls, domain, record.call, held)
             names = record.outputs
+            self._return(domain, names)
         results = [held.get(name) for name in names]
         self._use((*arguments, *results))
         return results
@@ -323,30 +331,37 @@ class _Run:
                 results = self._call(self._functions[call.callee], [held.get(name) for name in call.inputs])
                 held |= zip((output.name for output in call.outputs), results, strict=True)
             else:
-                op = next(self._driven).call
+                op, first = next(self._driven).call, len(self.steps)
                 for _, region in call.regions:
-                    self._enter(region.params, home, held)
+                    params = self._enter(region.params, home, held)
                     self._drive(region.body, home, held)
-                    self._use(map(held.get, region.results))
-                self._finish(op, home, "", call, held)
+                    self._use((*params, *map(held.get, region.results)))
+                self._finish(op, home, "", call, held, first)
 
     def _compute(self, calls: Iterable[int], domain: str, path: str, held: dict[str, _Held]) -> None:
         """Run operations of a leaf's function, or of a body that it runs; `held` are the values by name."""
         for op in calls:
+            first = len(self.steps)
             for scope in self.program.bodies.get(op, ()):
-                self._enter(scope.function.params, domain, held)
+                params = self._enter(scope.function.params, domain, held)
                 self._compute(scope.calls, domain, path, held)
-                self._use(map(held.get, scope.function.results))
-            self._finish(op, domain, path, self.program.body[op], held)
+                self._use((*params, *map(held.get, scope.function.results)))
+                self._return(domain, scope.function.results)
+            self._finish(op, domain, path, self.program.body[op], held, first)
 
-    def _enter(self, params: Iterable[Value], domain: str, held: dict[str, _Held]) -> None:
-        """Have the parameters of a body from its first step on, in a memory if they are in no other one."""
+    def _enter(self, params: Iterable[Value], domain: str, held: dict[str, _Held]) -> list[_Buffer]:
+        """Return the parameters of a body from its first step on, in a memory if they are in no other one."""
         first = len(self.steps)
-        for param in params:
-            held[param.name] = self._buffer(param.name, param.scope or domain, self._size(param), first)
+        found = [self._buffer(param.name, param.scope or domain, self._size(param), first) for param in params]
+        held |= {buffer.name: buffer for buffer in found}
+        return found
 
-    def _finish(self, op: int, domain: str, path: str, call: Call, held: dict[str, _Held]) -> None:
-        """Run an operation after its bodies: what these read from around them is there until the last one ends."""
+    def _finish(self, op: int, domain: str, path: str, call: Call, held: dict[str, _Held], first: int) -> None:
+        """Run an operation after its bodies, which begin with the step `first`.
+
+        What bodies read from around them is there until the last one ends, and a result that loops stack from the first
+        one on.
+        """
         number = len(self.steps)
         self.steps.append(_Step(domain, op, path))
         self.ops.setdefault(domain, {})[number] = op
@@ -354,16 +369,25 @@ class _Run:
         for output in filter(attrgetter("name"), call.outputs):
             memory, maker = (domain, op) if path else (output.scope or domain, None)
             held[output.name] = self._buffer(output.name, memory, self._size(output), number, maker)
+        form = control_flow_form(call) if call.regions else None
+        if form is not None and form.repeats:
+            carried = {argument.output for argument in body_arguments(call)}
+            for place, output in enumerate(call.outputs):
+                buffer = held.get(output.name)
+                if place not in carried and isinstance(buffer, _Buffer):
+                    buffer.begin = first
 
     def domains(self) -> dict[str, None]:
         """Return the memories that something is in, those first that leaves work in, in this order."""
-        return dict.fromkeys((*(step.domain for step in self.steps if step.call), *self.buffers, *self.passed))
+        working = (step.domain for step in self.steps if step.call)
+        return dict.fromkeys((*working, *self.buffers, *self.returned, *self.passed))
 
     def use(self, domain: str, limit: int) -> MemoryUse:
         """Return what is needed of one memory."""
         program, here, buffers = self.program, self.ops.get(domain, {}), self.buffers.get(domain, ())
         known = [buffer for buffer in buffers if buffer.size]
         read = {name for op in here.values() for name in program.body[op].inputs} & program.constants.keys()
+        read |= self.returned.get(domain, set())
         passed = sum(one.data.nbytes for name, one in self.passed.get(domain, {}).items() if name not in read)
         weights = sum(program.constants[name].data.nbytes for name in read) + passed
         # A sum grows only where something begins. Operations there come first, which messages name of equal sums.
