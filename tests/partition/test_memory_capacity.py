@@ -481,26 +481,39 @@ def test_what_a_loop_carries_and_stacks_is_there_while_it_runs(where, values):
     assert {use.memory: use.values for use in memory_uses(plan)} == {name: n * VALUE for name, n in values.items()}
 
 
-@pytest.mark.parametrize("result", ["%w", "%i"])
-def test_weights_that_functions_and_bodies_return_count(result):
-    """No operation reads `w`, which the program returns itself, or from a branch."""
-    module = tt.IRModule.parse(f"""
-    func @main(%x: float32[64], %c: bool[]) -> (float32[64], float32[64]) opsets(onnx=17) {{
-      const %w: float32[64] = {[2.0] * 64}
-      %n: float32[64] = onnx.Neg(%x) as n
-      %i: float32[64] = onnx.If(%c) as i
+def branching(result):
+    """Return a program that returns the weight `w`, which no operation reads: itself, or from the branch `i`."""
+    return tt.IRModule.parse(f"""
+    func @main(%x: float32[1,64], %c: bool[]) -> (float32[1,64], float32[1,64]) opsets(onnx=17) {{
+      const %w: float32[1,64] = {[2.0] * 64}
+      %n: float32[1,64] = onnx.Neg(%x) as n
+      %i: float32[1,64] = onnx.If(%c) as i
         else_branch @else_branch() captures(%w) {{
           return %w
         }}
-        then_branch @then_branch() -> (float32[64]) captures(%n) {{
-          %s: float32[64] = onnx.Sign(%n) as sign
+        then_branch @then_branch() -> (float32[1,64]) captures(%n) {{
+          %s: float32[1,64] = onnx.Relu(%n) as relu
           return %s
         }}
       return %n, {result}
     }}""")
+
+
+@pytest.mark.parametrize("result", ["%w", "%i"])
+def test_weights_that_functions_and_bodies_return_count(result):
     device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": 100 * VALUE}]}
-    assert [use.weights for use in memory_uses(tt.decompose(module, device))] == [VALUE]
-    assert [use.weights for use in memory_uses(tt.decompose(module, tree(100 * VALUE)))] == [VALUE]
+    for target in (tt.Target.from_json(device), tree(100 * VALUE)):
+        assert [use.weights for use in memory_uses(tt.decompose(branching(result), target))] == [VALUE]
+
+
+def test_weights_of_a_driver_on_a_host_are_in_the_memory_of_its_device(monkeypatch):
+    strategy = pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin").ProbeStrategy
+    monkeypatch.setattr(strategy, "accepts", "device")
+    monkeypatch.setattr(strategy, "unsupported", {"If": "no control flow"})
+    target = tt.Target.parse("probe(host=numpy)").replace(memory=(tt.Memory(name="dram", bytes=100 * VALUE),))
+    plan = tt.decompose(branching("%i"), target)
+    assert [record.op for record in plan.outlined.driven] == ["i"]
+    assert [(use.memory, use.weights) for use in memory_uses(plan)] == [("dram", VALUE)]
 
 
 def test_a_preference_yields_to_a_capacity_that_costs_state_for_a_leaf_of_a_system():

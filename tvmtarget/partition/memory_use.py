@@ -301,8 +301,8 @@ class _Run:
         """Run a function: arguments and results are there until it ends."""
         if function.attr("role") == "driver":
             held = dict(zip((param.name for param in function.params), arguments, strict=True))
-            path = "" if function.constraint is None else function.constraint.path or ""
-            home = self.plan.topology.home(path)
+            site = function.site_constraint
+            home = self.plan.topology.home("" if site is None else site.path or "")
             held |= {constant.name: self._pass(home, constant) for constant in function.constants}
             self._drive(function.body, home, held)
             names = function.results
