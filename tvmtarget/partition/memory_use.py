@@ -52,7 +52,7 @@ class MemoryUse:
             copy meanwhile, the operations there that made the values.
         unknown: values of unknown size, which are not counted.
         during: the most bytes of values that are there during each call of a function there, by the path of the call.
-        passed: bytes of weights that only drivers need there.
+        passed: bytes of weights that only drivers need there, which pass them to functions.
     """
 
     memory: str
@@ -269,6 +269,7 @@ class _Run:
         self.ops: dict[str, dict[int, int]] = {}
         self.returned: dict[str, set[str]] = {}  # names of constants that functions of leaves and bodies return there
         self.passed: dict[str, dict[str, Constant]] = {}  # constants that drivers read or copy there, by name
+        self.lifted: set[str] = set()  # names of those that are operands of functions
         main = self._functions[plan.program.function.name]
         arguments = [self._buffer(param.name, home, self._size(param), 0) for param in main.params]
         results = self._call(main, arguments)
@@ -308,6 +309,7 @@ class _Run:
             names = function.results
         else:
             record = next(self._subgraphs)
+            self.lifted.update(constant.name for constant in arguments if isinstance(constant, Constant))
             held, domain = dict(zip(record.inputs, arguments, strict=True)), self.plan.topology[record.site].domain
             self._compute(record.calls, domain, record.call, held)
             names = record.outputs
@@ -388,8 +390,8 @@ class _Run:
         known = [buffer for buffer in buffers if buffer.size]
         read = {name for op in here.values() for name in program.body[op].inputs} & program.constants.keys()
         read |= self.returned.get(domain, set())
-        passed = sum(one.data.nbytes for name, one in self.passed.get(domain, {}).items() if name not in read)
-        weights = sum(program.constants[name].data.nbytes for name in read) + passed
+        passed = {name: one.data.nbytes for name, one in self.passed.get(domain, {}).items() if name not in read}
+        weights = sum(program.constants[name].data.nbytes for name in read) + sum(passed.values())
         # A sum grows only where something begins. Operations there come first, which messages name of equal sums.
         elsewhere = sorted({0, *(buffer.begin for buffer in known)} - here.keys())
         numbers = [*here, *elsewhere]
@@ -416,7 +418,7 @@ class _Run:
             crowded=tuple(dict.fromkeys((*running, *(op for op in made if op is not None)))),
             unknown=tuple(dict.fromkeys(one.name for one in buffers if one.size is None)),
             during=tuple(during.items()),
-            passed=passed,
+            passed=sum(nbytes for name, nbytes in passed.items() if name in self.lifted),
         )
 
 
