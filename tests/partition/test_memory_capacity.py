@@ -15,7 +15,7 @@ from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
 from tvmtarget.errors import InfeasibleError, TargetError
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.module import Constant
-from tvmtarget.partition import pipeline
+from tvmtarget.partition import improvements, pipeline
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 
@@ -643,3 +643,21 @@ def test_small_programs_in_small_memories_are_compared_in_many_ways():
     given = limited(tree, module, 117, (0.25, 0.5))
     given = replace(given, sites={**given.sites, "cpu": SiteCost(launch=3.0)})
     assert tt.decompose(module, nested.tree_of(tree), given).prediction.total <= 545_400_000
+
+
+def test_choices_that_will_not_be_planned_are_not_looked_for(monkeypatch):
+    """A choice of sites of a program with bodies takes long to find."""
+    tree = {"s0": {"cpu": {}}, "s1": {"cpu": {}}, "cpu": {}}
+    module, found = weighted(6, 1), []
+
+    def counted(*arguments, **named):
+        for choose in next_choosers(*arguments, **named):
+            found.append(choose)
+            yield choose
+
+    next_choosers = improvements.next_choosers
+    monkeypatch.setattr(improvements, "next_choosers", counted)
+    monkeypatch.setattr(improvements, "MAX_FITTING", 0)
+    with pytest.raises(InfeasibleError, match="allow more ops elsewhere"):
+        tt.decompose(module, nested.tree_of(tree), limited(tree, module, 1, (0.3, 0.6)))
+    assert 0 < len(found) <= 3  # one for each limit on what choices may cost

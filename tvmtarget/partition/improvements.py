@@ -291,10 +291,12 @@ def fitting_plan(
     for choosers in (known, *(costlier if sites is None else ())):
         fitting = list[Decomposition]()
         for choose in choosers:
+            # Those that follow a plan that fits cost more. To look for another one takes long, also if it is not tried.
+            if choosers is not known and (fitting or count >= MAX_FITTING):
+                break
             users = _ops_by_memory(choose.sites, plan.topology) if isinstance(choose, PinnedChooser) else {}
-            # More operations seldom fit where fewer do not. Those that follow a plan that fits cost more.
-            is_known = any(ops <= users.get(memory, frozenset()) for memory, ops in full)
-            if choosers is not known and (is_known or fitting or count >= MAX_FITTING):
+            # More operations seldom fit where fewer do not.
+            if choosers is not known and any(ops <= users.get(memory, frozenset()) for memory, ops in full):
                 continue
             count += 1
             with suppress(InfeasibleError):
