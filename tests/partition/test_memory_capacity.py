@@ -661,3 +661,22 @@ def test_choices_that_will_not_be_planned_are_not_looked_for(monkeypatch):
     with pytest.raises(InfeasibleError, match="allow more ops elsewhere"):
         tt.decompose(module, nested.tree_of(tree), limited(tree, module, 1, (0.3, 0.6)))
     assert 0 < len(found) <= 3  # one for each limit on what choices may cost
+
+
+def test_operations_leave_a_system_whose_driver_has_no_memory_for_what_they_exchange():
+    """Nothing could leave the memory of the driver, which holds inputs and results of `s/x` on their way."""
+    module = tt.IRModule.parse("""
+    func @main(%x: float32[3], %y: float32[3]) -> (float32[3], float32[3]) opsets(onnx=17) {
+      %v: float32[3] = onnx.Add(%x, %y) as v
+      %n: float32[3] = onnx.Neg(%y) as n
+      %m: float32[3] = onnx.Neg(%v) as m
+      return %n, %m
+    }""")
+    target = tt.Target.parse("[s=[x=onnxruntime,y=numpy](host=@y),b=onnxruntime,a=numpy](host=@a)")
+    system, *others = target.targets
+    memory = tuple(tt.Memory(name=f"m{leaf}", bytes=47 if leaf == "y" else None, of=(leaf,)) for leaf in "xy")
+    target = target.replace(targets=(system.replace(memory=memory), *others))
+    assert set(tt.decompose(module, target.replace(targets=(system, *others))).sites().values()) == {"s/x"}
+    plan = tt.decompose(module, target)
+    assert "s/x" not in plan.sites().values()
+    assert not any(use.missing for use in memory_uses(plan))

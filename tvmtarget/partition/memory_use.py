@@ -12,7 +12,7 @@ memory of its own more.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -50,6 +50,7 @@ class MemoryUse:
         live: these values, with their bytes, the largest first.
         crowded: operations there, by number, that run while more is there than the memory holds; of what others run or
             copy meanwhile, the operations there that made the values.
+        passing: operations elsewhere, by number, between which values are copied through the memory at such times.
         unknown: values of unknown size, which are not counted.
         during: the most bytes of values that are there during each call of a function there, by the path of the call.
         passed: bytes of weights that only drivers need there, which pass them to functions.
@@ -63,6 +64,7 @@ class MemoryUse:
     copied: str = ""
     live: tuple[tuple[str, int], ...] = ()
     crowded: tuple[int, ...] = ()
+    passing: tuple[int, ...] = ()
     unknown: tuple[str, ...] = ()
     during: tuple[tuple[str, int], ...] = ()
     passed: int = 0
@@ -406,7 +408,7 @@ class _Run:
         full = sorted(number for number, load in zip(numbers, loads, strict=True) if weights + load > limit)
         running = [here[number] for number in full if self.steps[number].call and number in here]
         waiting = [number for number in full if number not in here]
-        made = (one.op for one in known if bisect_left(waiting, one.begin) < bisect_right(waiting, one.end))
+        made = [one for one in known if bisect_left(waiting, one.begin) < bisect_right(waiting, one.end)]
         return MemoryUse(
             memory=domain,
             limit=limit,
@@ -415,11 +417,24 @@ class _Run:
             op="" if at.op is None else program.body[at.op].source,
             copied=at.copied,
             live=tuple(sorted(live, key=lambda one: -one[1])),
-            crowded=tuple(dict.fromkeys((*running, *(op for op in made if op is not None)))),
+            crowded=tuple(dict.fromkeys((*running, *(one.op for one in made if one.op is not None)))),
+            passing=self._elsewhere(here, (one.name for one in made if one.op is None)),
             unknown=tuple(dict.fromkeys(one.name for one in buffers if one.size is None)),
             during=tuple(during.items()),
             passed=sum(nbytes for name, nbytes in passed.items() if name in self.lifted),
         )
+
+    def _elsewhere(self, here: Mapping[int, int], names: Iterable[str]) -> tuple[int, ...]:
+        """Return the operations that make or read some values, without those that run in a memory."""
+        program = self.program
+        found = (
+            index
+            for name in dict.fromkeys(names)
+            for index in (program.producer.get(name), *program.consumers.get(name, ()))
+            if index is not None and index not in program.bodies
+        )
+        inside = {*here.values()}
+        return tuple(index for index in dict.fromkeys(found) if index not in inside)
 
 
 def _sums(buffers: Sequence[_Buffer], steps: Sequence[int]) -> list[int]:

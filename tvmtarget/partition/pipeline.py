@@ -223,19 +223,29 @@ def _without_crowded(
     """Plan again with operations elsewhere that run while a memory is too full.
 
     Those that lose the least time per byte go first, as many as have the missing bytes. Without costs, all of them go
-    in late rounds and, for large programs, in each: else the rounds would not suffice.
+    in late rounds and, for large programs, in each: else the rounds would not suffice. Where none can go, operations
+    elsewhere do whose values are copied through the memory.
     """
     is_quick = plan.prediction is None and (is_late or len(plan.program.body) > EXACT)
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
     for is_needed in (True, False):
-        leaving = list[Iterable[int]]()
+        refused = dict[tuple[int, str], str]()
         for use in full:
             needed = use.crowded if is_quick else _cheapest_of(plan, use)
-            leaving.append(needed if is_needed else _ops_in(plan, use.memory))
-        closed = {use.memory for use in full} if is_late and is_needed else set[str]()
-        other = _without_ops(request, plan, sites, full, leaving, closed)
+            closed = {one.memory for one in full} if is_late and is_needed else {use.memory}
+            refused |= _refusals(plan, use, needed if is_needed else _ops_in(plan, use.memory), closed)
+        other = _without_ops(request, plan, sites, refused)
         if other is not None:
             return other
+    refused = {}
+    for use in full:
+        for index in use.passing:
+            refused |= _refusals(
+                plan, use, [index], {plan.topology[plan.site_of(plan.program.body[index].source)].domain}
+            )
+    other = _without_ops(request, plan, sites, refused)
+    if other is not None:
+        return other
     raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
 
 
@@ -306,9 +316,11 @@ def _without_full_memories(
 ) -> Decomposition | None:
     """Plan again without the memories that are too full; None if what must be there is too large."""
     while full := [use for use in memory_uses(plan) if use.missing]:
-        every = range(len(plan.program.body))
+        refused = dict[tuple[int, str], str]()
+        for use in full:
+            refused |= _refusals(plan, use, range(len(plan.program.body)), {use.memory})
         try:
-            other = _without_ops(request, plan, sites, full, [every] * len(full))
+            other = _without_ops(request, plan, sites, refused)
         except InfeasibleError:
             return None
         if other is None:
@@ -317,23 +329,19 @@ def _without_full_memories(
     return plan
 
 
-def _without_ops(
-    request: Request,
-    plan: Decomposition,
-    sites: Mapping[str, str] | None,
-    full: Sequence[MemoryUse],
-    leaving: Sequence[Iterable[int]],
-    closed: Collection[str] = (),
-) -> Decomposition | None:
-    """Plan again with some operations out of each full memory; None if those that can leave have left already.
+def _refusals(
+    plan: Decomposition, use: MemoryUse, calls: Iterable[int], memories: Collection[str]
+) -> dict[tuple[int, str], str]:
+    """Return the leaves in some memories, for operations that have to leave these for the sake of a full one."""
+    reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
+    leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain in memories]
+    return {(index, leaf): reason for index in calls for leaf in leaves}
 
-    They may not go to the closed memories either.
-    """
-    refused = dict[tuple[int, str], str]()
-    for use, calls in zip(full, leaving, strict=True):
-        reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
-        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain in {use.memory, *closed}]
-        refused |= {(index, leaf): reason for index in calls for leaf in leaves}
+
+def _without_ops(
+    request: Request, plan: Decomposition, sites: Mapping[str, str] | None, refused: Mapping[tuple[int, str], str]
+) -> Decomposition | None:
+    """Plan again with some operations off some leaves; None if those that can leave have left already."""
     before = plan.feasibility.refused
     stuck = frozenset(plan.feasibility.replace(refused={**before, **refused}).unsupported())
     refused = {one: reason for one, reason in refused.items() if one[0] not in stuck}
