@@ -30,7 +30,7 @@ after the other, `improvements.py` looks for among the plans near it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -226,6 +226,17 @@ def _without_crowded(
     in late rounds and, for large programs, in each: else the rounds would not suffice. Where none can go, operations
     elsewhere do whose values are copied through the memory.
     """
+    for refused in _refusals_in_turn(plan, full, is_late=is_late):
+        other = _without_ops(request, plan, sites, refused)
+        if other is not None:
+            return other
+    raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
+
+
+def _refusals_in_turn(
+    plan: Decomposition, full: Sequence[MemoryUse], *, is_late: bool
+) -> Iterator[dict[tuple[int, str], str]]:
+    """Yield what operations have to leave, each time more, until there is a plan."""
     is_quick = plan.prediction is None and (is_late or len(plan.program.body) > EXACT)
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
     for is_needed in (True, False):
@@ -234,19 +245,13 @@ def _without_crowded(
             needed = use.crowded if is_quick else _cheapest_of(plan, use)
             closed = {one.memory for one in full} if is_late and is_needed else {use.memory}
             refused |= _refusals(plan, use, needed if is_needed else _ops_in(plan, use.memory), closed)
-        other = _without_ops(request, plan, sites, refused)
-        if other is not None:
-            return other
+        yield refused
     refused = {}
     for use in full:
         for index in use.passing:
-            refused |= _refusals(
-                plan, use, [index], {plan.topology[plan.site_of(plan.program.body[index].source)].domain}
-            )
-    other = _without_ops(request, plan, sites, refused)
-    if other is not None:
-        return other
-    raise InfeasibleError("nothing in a memory that is too full can go elsewhere")
+            site = plan.topology[plan.site_of(plan.program.body[index].source)]
+            refused |= _refusals(plan, use, [index], {site.domain})
+    yield refused
 
 
 def _cheapest_of(plan: Decomposition, use: MemoryUse) -> list[int]:
