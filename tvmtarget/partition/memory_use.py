@@ -30,6 +30,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.memory_capacity import capacities
+from tvmtarget.target.topology import Topology
 
 __all__ = ["MemoryUse", "bytes_around", "check_signature", "fits_memories", "memory_uses", "too_large_ops"]
 
@@ -48,8 +49,8 @@ class MemoryUse:
         op: the operation that runs then, in this memory or another one; '' if none does.
         copied: the value that is copied then; '' if none is.
         live: these values, with their bytes, the largest first.
-        crowded: operations there, by number, that run while more is there than the memory holds; of what others run or
-            copy meanwhile, the operations there that made the values.
+        crowded: operations there, by number, that run while more is there than the memory holds, or made values that
+            are there at such times while others run or copy.
         passing: operations elsewhere, by number, between which values are copied through the memory at such times.
         unknown: values of unknown size, which are not counted.
         during: the most bytes of values that are there during each call of a function there, by the path of the call.
@@ -109,8 +110,7 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
     Returns:
         An entry for each memory with a limit that something is in: those first that leaves work in, in this order.
     """
-    stated = {} if plan.estimates is None else plan.estimates.capacities()
-    limits = capacities(plan.topology, stated)
+    limits = _limits(plan.topology, plan.estimates)
     if not limits:
         return ()
     run = _Run(plan)
@@ -157,7 +157,7 @@ def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tup
     Returns:
         Reasons by operation number and path of the leaf.
     """
-    limits = capacities(program.topology, {} if estimates is None else estimates.capacities())
+    limits = _limits(program.topology, estimates)
     leaves = [(leaf.path, leaf.domain) for leaf in program.topology.leaves() if leaf.domain in limits]
     if not leaves:
         return {}
@@ -200,7 +200,7 @@ def check_signature(plan: Decomposition) -> None:
         InfeasibleError: if it does not.
     """
     program, estimates, home = plan.program, plan.estimates, plan.topology.home("")
-    limit = capacities(plan.topology, {} if estimates is None else estimates.capacities()).get(home)
+    limit = _limits(plan.topology, estimates).get(home)
     names = dict.fromkeys((*(param.name for param in program.function.params), *program.function.results))
     sizes = {name: _nbytes(program.types.get(name), estimates) or 0 for name in names if name not in program.constants}
     needed, listed = sum(sizes.values()), _listed(sorted(sizes.items(), key=lambda one: -one[1]))
@@ -209,6 +209,11 @@ def check_signature(plan: Decomposition) -> None:
             f"memory {home!r} holds {bytes_text(limit)}, but the inputs and results of the program take "
             f"{bytes_text(needed)} there, {bytes_text(needed - limit)} too many: {listed}; state a larger memory"
         )
+
+
+def _limits(topology: Topology, estimates: Estimates | None) -> Mapping[str, int]:
+    """Return the bytes that memories hold, by domain; the costs may state others than the target."""
+    return capacities(topology, {} if estimates is None else estimates.capacities())
 
 
 def _listed(sizes: Iterable[tuple[str, int]]) -> str:

@@ -236,7 +236,7 @@ def _without_crowded(
 def _refusals_in_turn(
     plan: Decomposition, full: Sequence[MemoryUse], *, is_late: bool
 ) -> Iterator[dict[tuple[int, str], str]]:
-    """Yield what operations have to leave, each time more, until there is a plan."""
+    """Yield the leaves that operations have to leave, in the order in which such choices are tried."""
     is_quick = plan.prediction is None and (is_late or len(plan.program.body) > EXACT)
     # Where those that run meanwhile must be there, all others leave; some of them return (`improved_memories`).
     for is_needed in (True, False):
