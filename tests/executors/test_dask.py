@@ -228,18 +228,38 @@ def test_somebody_silent_at_the_address_of_a_scheduler_is_named(monkeypatch):
 
 
 OPEN = f"""
+import asyncio, sys, threading
 import numpy as np, tvmtarget as tt
+beating = threading.Event()
+async def beat(**_values):
+    beating.set()
+    await asyncio.sleep(60)
 if __name__ == "__main__":
     exe = tt.build(tt.IRModule.from_onnx({str(DIGITS)!r}), {TWO!r}, where={WHERE!r})
     print(exe(np.zeros((1, 1, 8, 8), np.float32)).shape)
+    if "busy" in sys.argv:
+        exe._engine._workers._own.scheduler.handlers["heartbeat_worker"] = beat
+        beating.wait()
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_with_a_program_open_reports_nothing_of_dask(tmp_path):
+@pytest.mark.parametrize("scheduler", ["idle", "busy"])  # a busy one has not answered a heartbeat
+def test_a_process_that_ends_with_a_program_open_reports_nothing_of_dask(tmp_path, scheduler):
     (tmp_path / "open.py").write_text(OPEN)
-    done = subprocess.run([sys.executable, tmp_path / "open.py"], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, tmp_path / "open.py", scheduler]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "(1, 10)\n", "")
+
+
+def test_what_fails_on_a_worker_is_raised_and_not_logged_too(capfd):
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["": 18]> g (float[2] x, int64[1] i) => (float[1] y)
+        { n = Neg(x)  y = Gather(n, i) }""")
+    exe = tt.build(proto, TWO, where={"op:Neg": "@n0/b", "op:Gather": "@n1/b"})
+    with pytest.raises(RunError, match=r"Gather_1\) failed: index 7 is out of bounds .* \(on machine 'n1'\)"):
+        exe.run({"x": np.ones(2, "float32"), "i": np.array([7])})
+    exe.close()
+    assert capfd.readouterr().err == ""
 
 
 KILLED = f"""

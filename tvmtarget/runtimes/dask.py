@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import re
 import signal
@@ -408,6 +409,7 @@ _LOCAL = {
     "protocol": "tls://",
     "dashboard_address": f"{LOCALHOST}:0",
     "scheduler_kwargs": {"dashboard": False},
+    "preload": [__name__],
 }
 _CONFIG: dict[str, object] = {
     "distributed.scheduler.http.routes": [],
@@ -415,6 +417,19 @@ _CONFIG: dict[str, object] = {
     "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH": 1,  # of workers that are started again
     "distributed.diagnostics.nvml": False,
 }
+
+
+def dask_setup(worker: object) -> None:
+    """Let a worker that is started here log nothing; Dask calls this in modules of `preload`.
+
+    What fails is raised by the run. The worker would log each task that failed, too, and a traceback for a heartbeat
+    that has no answer yet when it closes its connections to end.
+
+    Args:
+        worker: the worker.
+    """
+    del worker
+    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
 
 
 def connected(distributed: Any, address: str, *, insecure: bool, seconds: float) -> Any:  # noqa: ANN401
