@@ -84,6 +84,7 @@ class FlatProgram:
         matches: the numbers of the rules that match each operation.
         folded: operations of the module that were folded into constants, or replaced by their definitions.
         defined: those of the folded operations that may have been replaced.
+        is_limited: whether no more weights are placed than memories hold.
         reserved: bytes of each memory domain that values need, so that they are not there for weights.
         edit: the edit that made it of another program, if it was made so.
     """
@@ -108,6 +109,7 @@ class FlatProgram:
     matches: tuple[tuple[int, ...], ...] = ()
     folded: tuple[str, ...] = ()
     defined: tuple[str, ...] = ()
+    is_limited: bool = True
     reserved: Mapping[str, int] = field(default_factory=dict)
     edit: BodyEdit | None = None
 

@@ -18,7 +18,7 @@ from tvmtarget.errors import CapacityError, InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.memory_use import fits_memories, memory_uses
+from tvmtarget.partition.memory_use import fits_memories, full_memories
 from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, choosers_for, next_choosers
 from tvmtarget.partition.placement.colocation import (
     Colocation,
@@ -303,7 +303,7 @@ def fitting_plan(
                 other = planned(again, choose, coupled)
                 if other is None:
                     continue
-                missing = [use.memory for use in memory_uses(other) if use.missing]
+                missing = [use.memory for use in full_memories(other)]
                 users = _ops_by_memory(other.sites(), plan.topology)
                 full |= {(memory, users[memory]) for memory in missing if memory in users}
                 fitting += [] if missing else [other]
@@ -336,7 +336,7 @@ def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decompo
         other = planned(best, choose, coupled)
         if other is None or not _is_better(other, best):
             continue
-        missing = [use.memory for use in memory_uses(other) if use.missing]
+        missing = [use.memory for use in full_memories(other)]
         full |= {(memory, users[memory]) for memory in missing if memory in users}
         if not missing and by_preference_and_rank(other) <= by_preference_and_rank(best):
             best = other

@@ -32,7 +32,15 @@ from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.memory_capacity import capacities
 from tvmtarget.target.topology import Topology
 
-__all__ = ["MemoryUse", "bytes_around", "check_signature", "fits_memories", "memory_uses", "too_large_ops"]
+__all__ = [
+    "MemoryUse",
+    "bytes_around",
+    "check_signature",
+    "fits_memories",
+    "full_memories",
+    "memory_uses",
+    "too_large_ops",
+]
 
 _MOST_NAMED = 4
 
@@ -117,6 +125,18 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
     return tuple(run.use(domain, limits[domain]) for domain in run.domains() if domain in limits)
 
 
+def full_memories(plan: Decomposition) -> tuple[MemoryUse, ...]:
+    """Return what a plan needs of the memories that are too small for it.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        The entries of `memory_uses` that miss bytes.
+    """
+    return tuple(use for use in memory_uses(plan) if use.missing)
+
+
 def fits_memories(plan: Decomposition) -> bool:
     """Return whether the memories hold what a plan needs of them.
 
@@ -126,7 +146,7 @@ def fits_memories(plan: Decomposition) -> bool:
     Returns:
         False if one is too small.
     """
-    return not any(use.missing for use in memory_uses(plan))
+    return not full_memories(plan)
 
 
 def bytes_around(program: FlatProgram, estimates: Estimates | None, index: int) -> int:

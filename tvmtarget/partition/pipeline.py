@@ -57,7 +57,7 @@ from tvmtarget.partition.memory_use import (
     bytes_around,
     check_signature,
     fits_memories,
-    memory_uses,
+    full_memories,
     too_large_ops,
 )
 from tvmtarget.partition.placement.choosers import MAX_COMPARED, choosers_for, quick_chooser
@@ -128,11 +128,13 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     """Plan until weights and values of every memory fit.
 
     Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
-    known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first, for
-    memories that hold weights too, leaves room for the values of the last plan, then for as few as suffice; in the
-    second, operations go elsewhere that run while a memory is too full. After at most MAX_MEMORY_ROUNDS rounds, all
-    operations leave memories that are still too full, or a plan of all choosers is taken that fits (`fitting_plan`). In
-    the end, operations return where that is better and the memories still hold all (`improved_memories`).
+    known of a plan. If the first plan is too large, one is made as if memories held everything, which may fit: what is
+    too large for a memory may be elsewhere anyway. Each round makes two plans, and keeps the faster one, or the first
+    without costs. The first, for memories that hold weights too, leaves room for the values of the last plan, then for
+    as few as suffice; in the second, operations go elsewhere that run while a memory is too full. After at most
+    MAX_MEMORY_ROUNDS rounds, all operations leave memories that are still too full, or a plan of all choosers is taken
+    that fits (`fitting_plan`). In the end, operations return where that is better and the memories still hold all
+    (`improved_memories`).
 
     Args:
         request: the module, the target and the options.
@@ -145,6 +147,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     Raises:
         InfeasibleError: if no plan was found that the memories hold, or as for `within_limits`.
     """
+    original = feasibility
     too_large = too_large_ops(feasibility.program, _estimates(request, feasibility))
     strict = feasibility.replace(refused={**feasibility.refused, **too_large}) if too_large else feasibility
     if too_large:
@@ -154,8 +157,12 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         feasibility = feasibility.replace(refused={**feasibility.refused, **refused})
     # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
     plan = unconstrained = with_weights(request, feasibility, sites)
+    full = full_memories(plan)
+    if full or too_large:
+        free = _without_limits(request, original, sites)
+        if free is not None and (full or by_preference_and_rank(free) < by_preference_and_rank(plan)):
+            return _with_bound_of(free, unconstrained)
     for number in range(MAX_MEMORY_ROUNDS):
-        full = [use for use in memory_uses(plan) if use.missing]
         if not full:
             break
         check_signature(plan)
@@ -169,6 +176,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         if not plans:
             break
         plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
+        full = full_memories(plan)
     if full:
         found = [_without_full_memories(request, plan, sites), fitting_plan(unconstrained, feasibility, sites)]
         fitting = [one for one in found if one is not None]
@@ -181,6 +189,22 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     if plan is not unconstrained and sites is None:
         plan = improved_memories(plan, feasibility, partial(with_weights, request, sites=None))
     return _with_bound_of(plan, unconstrained)
+
+
+def _without_limits(
+    request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None
+) -> Decomposition | None:
+    """Plan as if memories held everything; None if they do not hold what is planned so."""
+    program = replace(feasibility.program, is_limited=False)
+    try:
+        plan = with_weights(request, feasibility.replace(program=program), sites)
+    except InfeasibleError:
+        return None
+    if full_memories(plan):
+        return None
+    feasibility = plan.feasibility.replace(program=feasibility.program)
+    estimates = _estimates(request, feasibility)
+    return replace(plan, program=feasibility.program, feasibility=feasibility, estimates=estimates)
 
 
 def _with_reserve(
@@ -320,7 +344,7 @@ def _without_full_memories(
     request: Request, plan: Decomposition, sites: Mapping[str, str] | None
 ) -> Decomposition | None:
     """Plan again without the memories that are too full; None if what must be there is too large."""
-    while full := [use for use in memory_uses(plan) if use.missing]:
+    while full := full_memories(plan):
         refused = dict[tuple[int, str], str]()
         for use in full:
             refused |= _refusals(plan, use, range(len(plan.program.body)), {use.memory})

@@ -295,8 +295,10 @@ def capacity_of(
         stated: bytes by memory domain that override the target's.
 
     Returns:
-        The capacities; None if no memory of a leaf is limited.
+        The capacities; None if no memory of a leaf is limited, or limits do not count.
     """
+    if not program.is_limited:
+        return None
     known = capacities(program.topology, stated)
     domains = [option.domain for option in options]
     names = tuple(dict.fromkeys(domains))
