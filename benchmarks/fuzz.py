@@ -4,9 +4,11 @@ Run as `python -m benchmarks fuzz [COUNT [FIRST_SEED]]`. A program has 50 to 400
 few of them branches and loops around some; trees have one to four sites, replicas, systems in systems, or machines;
 sites must or must not take some operators; half of the programs have costs. `decompose` proves every plan (I1 to I9 of
 the design). Checked here beside it are bounds; on every `ORDERS`th seed with costs, that another order of the
-operations takes as long, and on as many others the programs of machines; and on every `RUNS`th, that the partitioned
-program computes what the whole one does on the numpy backend, bit by bit. Printed are seeds that fail, and how many
-were tried. `attempt(seed)` does one of them, which is how a failure becomes a test.
+operations takes as long, and on as many others the programs of machines; on every `RUNS`th, that the partitioned
+program computes what the whole one does on the numpy backend, bit by bit; and on every `LIMITS`th, where memories hold
+about as much as the plan needs of them or less, that another plan fits there, its bytes counted apart from the library.
+Printed are seeds that fail, and how many were tried. `attempt(seed)` does one of them, which is how a failure becomes a
+test.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from benchmarks._graphs import (
     shuffled,
     tree_of,
 )
-from tvmtarget.errors import TvmTargetError
+from benchmarks._memory import peaks
+from tvmtarget.errors import InfeasibleError, TvmTargetError
+from tvmtarget.partition.costs.costs import Costs
+from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.topology import Topology
 
@@ -41,8 +46,9 @@ COUNT = 1000
 # What another order of the same operations may change of the predicted time.
 MOST = 1.02
 
-# One of so many seeds is partitioned in a second order, one of as many over machines, and one of so many runs.
-ORDERS, RUNS = 4, 10
+# One of so many seeds is partitioned in a second order, one of as many over machines, one of so many runs, and one of
+# so many gets small memories.
+ORDERS, RUNS, LIMITS = 4, 10, 20
 
 # Trees deeper than a row of sites; KIND is what takes operations. The last leaf drives.
 DEEP = (
@@ -82,6 +88,8 @@ def attempt(seed: int) -> Counter[str]:
         again = module_of(shuffled(graph, rng), sizes=(8,) if is_run else None)
         _compare(plan, tt.decompose(again, tree, costs, where=where))
         seen["other order"] += 1
+    if seed % LIMITS == 3 and not is_controlled:
+        seen[_limit(module, tree, costs, where, rng)] += 1
     return seen
 
 
@@ -119,6 +127,40 @@ def _compare(*plans: Plan) -> None:
     totals = sorted(found.prediction.total for found in plans if found.prediction is not None)
     if totals[-1] > MOST * totals[0]:
         raise AssertionError(f"another order takes {totals[-1] / totals[0]:.3f} times as long")
+
+
+def _limit(
+    module: tt.IRModule, tree: tt.Target, costs: Costs | None, where: Mapping[str, str], rng: random.Random
+) -> str:
+    """Partition the program where memories are small; return what came of it.
+
+    A plan must fit, and where the plan for memories without limits fits, there must be one, which takes no longer.
+    """
+    free = tt.decompose(module, _with_bytes(tree, {}), costs, where=where)
+    share = rng.choice((0.3, 0.7, 1.0))
+    limits = {memory: int(share * size) for memory, size in peaks(free).items() if rng.random() < 0.7}
+    try:
+        plan = tt.decompose(module, _with_bytes(tree, limits), costs, where=where)
+    except InfeasibleError:
+        if share == 1.0:
+            raise
+        return "too small memories"
+    _check(plan)
+    found = peaks(plan)
+    for use in memory_uses(plan):
+        if found[use.memory] != use.values or use.missing:
+            raise AssertionError(f"memory {use.memory!r} has {found[use.memory]} bytes of values, reported is {use}")
+    if share == 1.0 and costs is not None:
+        _compare(free, plan)
+    return "small memories"
+
+
+def _with_bytes(tree: tt.Target, limits: Mapping[str, int], path: str = "") -> tt.Target:
+    """Return a tree whose leaves have memories of their own, of so many bytes where `limits` says it."""
+    children = tuple(_with_bytes(child, limits, f"{path}{child.slot}/") for child in tree.targets)
+    leaves = [child.slot for child in children if not child.targets]
+    memories = (tt.Memory(name=f"of-{slot}", of=(slot,), bytes=limits.get(f"{path}of-{slot}")) for slot in leaves)
+    return tree.replace(targets=children, memory=tuple(memories)) if leaves else tree.replace(targets=children)
 
 
 def _run(plan: Plan, module: tt.IRModule, rng: random.Random) -> None:

@@ -146,7 +146,7 @@ def test_an_operation_rejected_alone_goes_elsewhere_or_is_reported(monkeypatch):
         tt.decompose(module, "[c=llvm](host=@c)", where={"*": "@c"})
 
 
-@pytest.mark.parametrize("seed", [*range(0, 24, 2), 400441, 411744])
+@pytest.mark.parametrize("seed", [*range(0, 24, 2), 400441, 411744, 90016083, 90018163])
 def test_random_programs_are_divided_validly(seed, monkeypatch):
     """A sample of `python -m benchmarks fuzz`; seeds that once failed are added here."""
     monkeypatch.syspath_prepend(ROOT)
